@@ -1,0 +1,187 @@
+"""The operator `mpelu::mpelu`, its derivative, and the function users call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from mpelu.kernels import eager, native
+
+torch.library.define("mpelu::mpelu", "(Tensor input, Tensor alpha, Tensor beta) -> Tensor")
+torch.library.define("mpelu::mpelu_", "(Tensor(a!) input, Tensor alpha, Tensor beta) -> ()")
+torch.library.define(
+    "mpelu::mpelu_backward",
+    "(Tensor grad, Tensor saved, Tensor alpha, Tensor beta, bool saved_is_output)"
+    " -> (Tensor, Tensor, Tensor)",
+)
+
+
+@torch.library.impl("mpelu::mpelu", "default")
+def _forward(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    return eager.forward(input, alpha, beta)
+
+
+@torch.library.impl("mpelu::mpelu", "cpu")
+def _forward_cpu(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    output = native.forward(input, alpha, beta)
+    return eager.forward(input, alpha, beta) if output is None else output
+
+
+@torch.library.register_fake("mpelu::mpelu")
+def _forward_fake(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    return torch.empty_like(input)
+
+
+@torch.library.impl("mpelu::mpelu_", "default")
+def _forward_in_place(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
+    input.copy_(eager.forward(input, alpha, beta))
+
+
+@torch.library.impl("mpelu::mpelu_", "cpu")
+def _forward_in_place_cpu(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
+    if native.forward_(input, alpha, beta) is None:
+        _forward_in_place(input, alpha, beta)
+
+
+@torch.library.register_fake("mpelu::mpelu_")
+def _forward_in_place_fake(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
+    return None
+
+
+@torch.library.impl("mpelu::mpelu_backward", "default")
+def _backward(
+    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, saved_is_output: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return eager.backward(grad, saved, alpha, beta, saved_is_output)
+
+
+@torch.library.impl("mpelu::mpelu_backward", "cpu")
+def _backward_cpu(
+    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, saved_is_output: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    grads = native.backward(grad, saved, alpha, beta, saved_is_output)
+    return eager.backward(grad, saved, alpha, beta, saved_is_output) if grads is None else grads
+
+
+@torch.library.register_fake("mpelu::mpelu_backward")
+def _backward_fake(
+    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, saved_is_output: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(saved), torch.empty_like(alpha), torch.empty_like(beta)
+
+
+_mpelu = torch.ops.mpelu.mpelu.default
+_mpelu_in_place = torch.ops.mpelu.mpelu_.default
+_mpelu_backward = torch.ops.mpelu.mpelu_backward.default
+
+
+def _output_suffices(alpha: Tensor, beta: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the gradients can be had from the output, so that the input need not be kept.
+
+    The output tells the branch by its sign and gives u = f / alpha where alpha > 0 and beta > 0 in
+    every channel. An alpha below the smallest normal number would leave f too few digits. On
+    other devices the answer would cost a wait for the device; there the input is kept.
+    """
+    if alpha.device.type != "cpu" or type(alpha) not in (Tensor, torch.nn.Parameter):
+        return False
+    return alpha.min().item() >= torch.finfo(dtype).tiny and beta.min().item() > 0
+
+
+def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    input, alpha, beta = inputs
+    ctx.saved_is_output = _output_suffices(alpha, beta, output.dtype)
+    ctx.save_for_backward(output if ctx.saved_is_output else input, alpha, beta)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    saved, alpha, beta = ctx.saved_tensors
+    # With create_graph the derivative must itself be differentiable: the saved tensor is part of
+    # the graph, so plain torch operations on it give right second derivatives.
+    run = eager.backward if torch.is_grad_enabled() else _mpelu_backward
+    return run(grad, saved, alpha, beta, ctx.saved_is_output)
+
+
+torch.library.register_autograd("mpelu::mpelu", _differentiate, setup_context=_setup_context)
+
+
+class _InPlace(torch.autograd.Function):
+    """In place: torch.library has no autograd for operators that change their input."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+        ctx.saved_is_output = _output_suffices(alpha, beta, input.dtype)
+        needed = any(ctx.needs_input_grad) and not ctx.saved_is_output
+        original = input.clone() if needed else input
+        _mpelu_in_place(input, alpha, beta)
+        ctx.mark_dirty(input)
+        ctx.save_for_backward(original, alpha, beta)
+        return input
+
+    backward = staticmethod(_differentiate)
+
+
+def _is_transformed() -> bool:
+    """Under torch.compile, export, tracing, functional transforms or forward-mode AD.
+
+    The plain formula serves these: compilers fuse it, transforms see through it.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _check(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
+    for name, tensor in (("input", input), ("alpha", alpha), ("beta", beta)):
+        if not tensor.is_floating_point():
+            raise TypeError(f"mpelu: expected a floating point {name}, got {tensor.dtype}")
+    if alpha.dim() != 1 or alpha.shape != beta.shape:
+        raise ValueError(
+            "mpelu: expected alpha and beta of one shape [1] or [channels], "
+            f"got {list(alpha.shape)} and {list(beta.shape)}"
+        )
+    if alpha.numel() != 1:
+        channels = input.size(1) if input.dim() > 1 else 1
+        if alpha.numel() != channels:
+            raise ValueError(
+                f"mpelu: expected alpha and beta with 1 or {channels} values for an input of shape "
+                f"{list(input.shape)}, got {alpha.numel()}"
+            )
+
+
+def mpelu(input: Tensor, alpha: Tensor, beta: Tensor, inplace: bool = False) -> Tensor:
+    """Multiple parametric exponential linear unit.
+
+    f(y) = y for y > 0 and alpha (e^(beta y) - 1) otherwise, with one alpha and beta for all of the
+    input or one for each channel.
+
+    Args:
+        input: any shape and strides, floating point; channels are dimension 1.
+        alpha: shape [1] or [channels]; any value.
+        beta: as alpha. Negative values are calculated as written, though the paper asks for
+            beta > 0 (the module `mpelu.MPELU` sees to that).
+        inplace: overwrite the input and return it.
+
+    Returns:
+        A tensor with the shape, dtype and memory format of the input. Half precision is
+        calculated in float32.
+
+    Example:
+        >>> mpelu(torch.tensor([-1.0, 2.0]), torch.tensor([1.0]), torch.tensor([1.0]))
+        tensor([-0.6321,  2.0000])
+    """
+    if has_torch_function_variadic(input, alpha, beta):
+        return handle_torch_function(
+            mpelu, (input, alpha, beta), input, alpha, beta, inplace=inplace
+        )
+    _check(input, alpha, beta)
+    if _is_transformed():
+        output = eager.forward(input, alpha, beta)
+        return input.copy_(output) if inplace else output
+    return _InPlace.apply(input, alpha, beta) if inplace else _mpelu(input, alpha, beta)

@@ -1,0 +1,36 @@
+"""How the operator runs: plain torch operations everywhere, a fused kernel on the CPU."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mpelu.kernels import native
+
+
+class Backend(NamedTuple):
+    """What computes MPELU on the CPU, and why."""
+
+    name: str
+    instructions: str
+    reason: str
+
+    def __str__(self) -> str:
+        detail = f" ({self.instructions})" if self.instructions else ""
+        return f"{self.name}{detail}: {self.reason}"
+
+
+def backend() -> Backend:
+    """Which implementation serves float32 and bfloat16 tensors on the CPU, and why.
+
+    Other dtypes and devices, torch.compile and functional transforms use plain torch operations.
+
+    Example:
+        >>> mpelu.kernels.backend().name
+        'native'
+    """
+    if native.library is None:
+        return Backend("eager", "", native.reason)
+    return Backend("native", native.library.mpelu_instructions().decode(), native.reason)
+
+
+__all__ = ["Backend", "backend"]

@@ -1,0 +1,147 @@
+"""MPELU as a module, a sibling of torch.nn.PReLU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpelu.functional import _is_transformed, mpelu
+
+MIN_BETA = 1e-6
+"""Where beta is held when an optimizer would push it lower. f is then linear, of slope 1e-6 alpha,
+to 1 part in 10^4 for y down to -200."""
+
+
+def _initial(name: str, value: float | Tensor, count: int) -> Tensor:
+    """The value as a float64 CPU tensor of shape [1] or [count]."""
+    tensor = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().reshape(-1)
+    if tensor.numel() not in (1, count):
+        raise ValueError(
+            f"MPELU: expected {name} as a number or {count} values (num_parameters), "
+            f"got {tensor.numel()}"
+        )
+    if not tensor.isfinite().all():
+        raise ValueError(f"MPELU: expected finite {name}, got {value}")
+    if name == "beta" and not (tensor >= MIN_BETA).all():
+        raise ValueError(f"MPELU: expected beta >= {MIN_BETA}, got {tensor.min().item():g}")
+    return tensor
+
+
+class MPELU(nn.Module):
+    """Multiple parametric exponential linear unit with learnable `alpha` and `beta`.
+
+    f(y) = y for y > 0 and alpha (e^(beta y) - 1) otherwise (Li et al., arXiv 1606.00305).
+
+    beta stays positive whatever the optimizer does: a value pushed below `MIN_BETA` is put back to
+    it in the parameter itself before the module next uses, shows or saves beta, so its gradient is
+    whole there and can carry it away again.
+
+    Args:
+        num_parameters: 1 to share alpha and beta, or the number of channels (dimension 1).
+        alpha: initial value, a number or one for each parameter.
+        beta: as alpha; positive.
+        inplace: overwrite the input. Worth it where memory is short; saves none in backward, since
+            the output alone is kept anyway.
+        device: of the parameters.
+        dtype: of the parameters.
+
+    Shape:
+        - Input: any, with channels in dimension 1 unless num_parameters is 1.
+        - Output: as the input.
+
+    Attributes:
+        alpha: learnable, shape [num_parameters].
+        beta: learnable, shape [num_parameters].
+
+    Example:
+        >>> activation = MPELU(64, alpha=0.25)
+        >>> activation(torch.randn(8, 64, 32, 32)).shape
+        torch.Size([8, 64, 32, 32])
+    """
+
+    alpha: nn.Parameter
+    beta: nn.Parameter
+
+    def __init__(
+        self,
+        num_parameters: int = 1,
+        alpha: float | Tensor = 1.0,
+        beta: float | Tensor = 1.0,
+        *,
+        inplace: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(num_parameters, int) or num_parameters < 1:
+            raise ValueError(f"MPELU: expected num_parameters >= 1, got {num_parameters!r}")
+        self.num_parameters = num_parameters
+        self.inplace = inplace
+        self._initial = tuple(
+            _initial(name, value, num_parameters)
+            for name, value in (("alpha", alpha), ("beta", beta))
+        )
+        self.alpha = nn.Parameter(torch.empty(num_parameters, device=device, dtype=dtype))
+        self.beta = nn.Parameter(torch.empty(num_parameters, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    @classmethod
+    def relu(cls, num_parameters: int = 1, **kwargs: Any) -> MPELU:
+        """Starts as ReLU, exactly: alpha 0."""
+        return cls(num_parameters, alpha=0.0, beta=1.0, **kwargs)
+
+    @classmethod
+    def elu(cls, num_parameters: int = 1, alpha: float = 1.0, **kwargs: Any) -> MPELU:
+        """Starts as ELU, exactly: beta 1."""
+        return cls(num_parameters, alpha=alpha, beta=1.0, **kwargs)
+
+    @classmethod
+    def prelu(
+        cls, num_parameters: int = 1, slope: float = 0.25, beta: float = 0.01, **kwargs: Any
+    ) -> MPELU:
+        """Starts close to PReLU or leaky ReLU: alpha = slope / beta.
+
+        Off by less than slope beta y^2 / 2: with the defaults 0.00125 at y = -1 and 0.031 at
+        y = -5. The paper takes alpha 25.6302, which is exact at y = -5 and off by 0.0079 at most
+        between there and zero.
+        """
+        return cls(num_parameters, alpha=slope / beta, beta=beta, **kwargs)
+
+    @classmethod
+    def identity(cls, num_parameters: int = 1, **kwargs: Any) -> MPELU:
+        """Starts close to the identity, with the paper's alpha 98 and beta 0.01.
+
+        Off by at most 0.02 |y| + 0.0049 y^2: 0.025 at y = -1 and 0.22 at y = -5.
+        """
+        return cls(num_parameters, alpha=98.0, beta=0.01, **kwargs)
+
+    def reset_parameters(self) -> None:
+        """Back to the initial alpha and beta."""
+        with torch.no_grad():
+            for parameter, value in zip((self.alpha, self.beta), self._initial, strict=True):
+                parameter.copy_(value.to(parameter.dtype).expand(self.num_parameters))
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        # Parameters are found here, so that nobody reads a beta that is not positive. `.data`: the
+        # version counter must stay, or a module used twice in a graph couldn't go backward; since
+        # the projection changes nothing the second time, what was saved the first time is right.
+        if name == "beta" and isinstance(value, nn.Parameter) and not _is_transformed():
+            value.data.clamp_(min=MIN_BETA)
+        return value
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        _ = self.beta  # projected before it is saved
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def forward(self, input: Tensor) -> Tensor:
+        beta = self.beta
+        if _is_transformed():
+            # The same projection without a change in place: the value is held, the gradient goes on.
+            beta = torch.where(beta > MIN_BETA, beta, MIN_BETA + (beta - beta.detach()))
+        return mpelu(input, self.alpha, beta, inplace=self.inplace)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}" + (", inplace=True" if self.inplace else "")
