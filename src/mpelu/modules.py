@@ -139,7 +139,7 @@ class MPELU(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         beta = self.beta
         if _is_transformed():
-            # The same projection without a change in place: the value is held, the gradient goes on.
+            # The same without a change in place: the value is held, the gradient goes through.
             beta = torch.where(beta > MIN_BETA, beta, MIN_BETA + (beta - beta.detach()))
         return mpelu(input, self.alpha, beta, inplace=self.inplace)
 

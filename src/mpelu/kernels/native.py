@@ -64,6 +64,8 @@ def _layout(tensor: Tensor, channels: int) -> tuple[int, int, int]:
 
 
 def _parameter(tensor: Tensor) -> Tensor:
+    if tensor.dtype == torch.float32 and tensor.is_contiguous():
+        return tensor
     return tensor.detach().to(torch.float32).contiguous()
 
 

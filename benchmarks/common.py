@@ -1,0 +1,101 @@
+"""What the benchmark scripts share: fair timing, the machine's description, result files."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mpelu
+
+RESULTS = Path(__file__).parent / "results"
+
+# glibc gives tensors of 32 MB and more back to the system at once, and every call then pays for
+# fresh zeroed pages: a cost of the allocator, the same for all activations, that hides the kernels.
+KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+    "MALLOC_TOP_PAD_": str(256 << 20),
+}
+
+
+def keep_memory() -> None:
+    """Start the script again with an allocator that keeps freed memory (glibc reads it once)."""
+    if any(os.environ.get(name) != value for name, value in KEEP_MEMORY.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
+
+
+def machine() -> dict[str, Any]:
+    """CPU, versions and settings that a figure depends on."""
+    cpu = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0].split(":", 1)[1].strip() if names else cpu
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "mpelu": mpelu.__version__,
+        "kernel": str(mpelu.kernels.backend()),
+        "allocator": "keeps memory" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "default",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    }
+
+
+def interleaved(
+    candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 2
+) -> dict[str, list[float]]:
+    """Seconds per call, taken in turns with a rotating order so that drift hits all alike."""
+    names = list(candidates)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(-warmup, rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            start = time.perf_counter()
+            candidates[name]()
+            elapsed = time.perf_counter() - start
+            if turn >= 0:
+                times[name].append(elapsed)
+    return times
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    """Median, 20th and 80th percentile."""
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return {"p50": statistics.median(values), "p20": tenths[1], "p80": tenths[7]}
+
+
+def saved_bytes(run: Callable[[], Any], excluded: list[torch.Tensor]) -> int:
+    """Bytes that autograd keeps for backward, each storage once, without the excluded tensors."""
+    storages: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = run()  # alive while counting, so that no address is used twice
+    for tensor in excluded:
+        storages.pop(tensor.untyped_storage().data_ptr(), None)
+    del result
+    return sum(storages.values())
+
+
+def write(name: str, data: dict[str, Any]) -> Path:
+    """Results with the machine they are from, as benchmarks/results/NAME.json."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine(), **data}, indent=1) + "\n")
+    return path
