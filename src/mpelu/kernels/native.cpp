@@ -70,6 +70,17 @@ INLINE void store(bfloat16* p, F<W> v) {
   std::memcpy(p, &h, sizeof h);
 }
 
+// The hardware prefetcher stops at each 4 KB page. Asking one page ahead, also for the memory to be
+// written, took 15 % off forward and backward of a 32 MB tensor, more off channels_last; 2 and 8 KB
+// did the same, non-temporal stores no better.
+constexpr Index one_page = 4096;
+INLINE void expect_read(const void* p) {
+  __builtin_prefetch(static_cast<const char*>(p) + one_page, 0);
+}
+INLINE void expect_write(const void* p) {
+  __builtin_prefetch(static_cast<const char*>(p) + one_page, 1);
+}
+
 template <int W>
 INLINE F<W> broadcast(float v) {
   return F<W>{} + v;
@@ -207,7 +218,11 @@ INLINE void planes(const Job& job, Index begin, Index end) {
     T* out = static_cast<T*>(job.output) + offset;
     Index i = 0;
     if constexpr (op == forward_op) {
-      for (; i + W <= n; i += W) store<W>(out + i, activate<W>(load<W>(x + i), first, second));
+      for (; i + W <= n; i += W) {
+        expect_read(x + i);
+        expect_write(out + i);
+        store<W>(out + i, activate<W>(load<W>(x + i), first, second));
+      }
       if (i < n) {
         Padded<W, T> tail(x + i, n - i);
         store<W>(tail.values, activate<W>(load<W>(tail.values), first, second));
@@ -220,7 +235,12 @@ INLINE void planes(const Job& job, Index begin, Index end) {
         store<W>(out, differentiate<W, op>(load<W>(g), load<W>(x), first, second, sum_alpha,
                                            sum_beta));
       };
-      for (; i + W <= n; i += W) step(g + i, x + i, out + i);
+      for (; i + W <= n; i += W) {
+        expect_read(g + i);
+        expect_read(x + i);
+        expect_write(out + i);
+        step(g + i, x + i, out + i);
+      }
       if (i < n) {
         Padded<W, T> tail_x(x + i, n - i), tail_g(g + i, n - i);
         step(tail_g.values, tail_x.values, tail_g.values);
@@ -235,8 +255,11 @@ INLINE void planes(const Job& job, Index begin, Index end) {
 template <int W, class T>
 INLINE void row_forward(const T* x, T* out, const float* first, const float* second, Index n) {
   Index i = 0;
-  for (; i + W <= n; i += W)
+  for (; i + W <= n; i += W) {
+    expect_read(x + i);
+    expect_write(out + i);
     store<W>(out + i, activate<W>(load<W>(x + i), load<W>(first + i), load<W>(second + i)));
+  }
   if (i < n) {
     Padded<W, T> tail(x + i, n - i);
     Padded<W, float> p(first + i, n - i), q(second + i, n - i);
@@ -257,8 +280,12 @@ INLINE void row_backward(const T* g, const T* x, T* out, const float* first, con
     store<W>(sum_beta, b);
   };
   Index i = 0;
-  for (; i + W <= n; i += W)
+  for (; i + W <= n; i += W) {
+    expect_read(g + i);
+    expect_read(x + i);
+    expect_write(out + i);
     step(g + i, x + i, out + i, first + i, second + i, sum_alpha + i, sum_beta + i);
+  }
   if (i < n) {
     Index left = n - i;
     Padded<W, T> tail_g(g + i, left), tail_x(x + i, left);
