@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from common import interleaved, keep_memory, machine, quantiles, saved_bytes, write
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
 import mpelu
+from common import interleaved, keep_memory, machine, quantiles, saved_bytes, write
 
 SHAPES = [(128, 16, 32, 32), (128, 64, 32, 32), (128, 64, 8, 8), (64, 256, 18, 18), (8192, 512)]
 QUICK_SHAPES = [(128, 64, 32, 32)]
@@ -106,8 +107,8 @@ def measure(
         for name, values in table.items():
             result[name][kind] = quantiles(values)
     for name, module in modules.items():
-        parameters = [p for p in module.parameters()] if isinstance(module, nn.Module) else []
-        kept = saved_bytes(lambda module=module: module(leaf), parameters)  # type: ignore[misc]
+        parameters = module.parameters() if isinstance(module, nn.Module) else ()
+        kept = saved_bytes(partial(module, leaf), parameters)
         result[name]["saved_bytes_per_element"] = kept / x.numel()
     return result
 
@@ -185,7 +186,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.default_malloc:
         keep_memory()
-    console = Console()
+    console = Console(width=110)
     console.print(f"kernel: {mpelu.kernels.backend()}\nmachine: {machine()['cpu']}")
     dtype = getattr(torch, options.dtype)
     shapes = QUICK_SHAPES if options.quick else SHAPES

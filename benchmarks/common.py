@@ -8,7 +8,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
     return {"p50": statistics.median(values), "p20": tenths[1], "p80": tenths[7]}
 
 
-def saved_bytes(run: Callable[[], Any], excluded: list[torch.Tensor]) -> int:
+def saved_bytes(run: Callable[[], Any], excluded: Iterable[torch.Tensor]) -> int:
     """Bytes that autograd keeps for backward, each storage once, without the excluded tensors."""
     storages: dict[int, int] = {}
 

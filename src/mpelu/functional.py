@@ -20,46 +20,20 @@ torch.library.define(
 )
 
 
-@torch.library.impl("mpelu::mpelu", "default")
-def _forward(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    return eager.forward(input, alpha, beta)
-
-
-@torch.library.impl("mpelu::mpelu", "cpu")
 def _forward_cpu(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     output = native.forward(input, alpha, beta)
     return eager.forward(input, alpha, beta) if output is None else output
 
 
-@torch.library.register_fake("mpelu::mpelu")
-def _forward_fake(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    return torch.empty_like(input)
-
-
-@torch.library.impl("mpelu::mpelu_", "default")
-def _forward_in_place(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
+def _in_place(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
     input.copy_(eager.forward(input, alpha, beta))
 
 
-@torch.library.impl("mpelu::mpelu_", "cpu")
-def _forward_in_place_cpu(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
+def _in_place_cpu(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
     if native.forward_(input, alpha, beta) is None:
-        _forward_in_place(input, alpha, beta)
+        _in_place(input, alpha, beta)
 
 
-@torch.library.register_fake("mpelu::mpelu_")
-def _forward_in_place_fake(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
-    return None
-
-
-@torch.library.impl("mpelu::mpelu_backward", "default")
-def _backward(
-    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, saved_is_output: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return eager.backward(grad, saved, alpha, beta, saved_is_output)
-
-
-@torch.library.impl("mpelu::mpelu_backward", "cpu")
 def _backward_cpu(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,12 +41,22 @@ def _backward_cpu(
     return eager.backward(grad, saved, alpha, beta, saved_is_output) if grads is None else grads
 
 
-@torch.library.register_fake("mpelu::mpelu_backward")
-def _backward_fake(
-    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, saved_is_output: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(saved), torch.empty_like(alpha), torch.empty_like(beta)
-
+torch.library.impl("mpelu::mpelu", "default", eager.forward)
+torch.library.impl("mpelu::mpelu", "cpu", _forward_cpu)
+torch.library.register_fake("mpelu::mpelu", lambda input, alpha, beta: torch.empty_like(input))
+torch.library.impl("mpelu::mpelu_", "default", _in_place)
+torch.library.impl("mpelu::mpelu_", "cpu", _in_place_cpu)
+torch.library.register_fake("mpelu::mpelu_", lambda input, alpha, beta: None)
+torch.library.impl("mpelu::mpelu_backward", "default", eager.backward)
+torch.library.impl("mpelu::mpelu_backward", "cpu", _backward_cpu)
+torch.library.register_fake(
+    "mpelu::mpelu_backward",
+    lambda grad, saved, alpha, beta, saved_is_output: (
+        torch.empty_like(saved),
+        torch.empty_like(alpha),
+        torch.empty_like(beta),
+    ),
+)
 
 _mpelu = torch.ops.mpelu.mpelu.default
 _mpelu_in_place = torch.ops.mpelu.mpelu_.default
@@ -182,6 +166,7 @@ def mpelu(input: Tensor, alpha: Tensor, beta: Tensor, inplace: bool = False) -> 
         )
     _check(input, alpha, beta)
     if _is_transformed():
-        output = eager.forward(input, alpha, beta)
-        return input.copy_(output) if inplace else output
+        if inplace:
+            return input.copy_(eager.forward(input.clone(), alpha, beta))
+        return eager.forward(input, alpha, beta)
     return _InPlace.apply(input, alpha, beta) if inplace else _mpelu(input, alpha, beta)

@@ -41,7 +41,7 @@ class MPELU(nn.Module):
     Args:
         num_parameters: 1 to share alpha and beta, or the number of channels (dimension 1).
         alpha: initial value, a number or one for each parameter.
-        beta: as alpha; positive.
+        beta: as alpha; positive. A sequence of numbers will do for either.
         inplace: overwrite the input. Worth it where memory is short; saves none in backward, since
             the output alone is kept anyway.
         device: of the parameters.
@@ -104,7 +104,7 @@ class MPELU(nn.Module):
         """Starts close to PReLU or leaky ReLU: alpha = slope / beta.
 
         Off by less than slope beta y^2 / 2: with the defaults 0.00125 at y = -1 and 0.031 at
-        y = -5. The paper takes alpha 25.6302, which is exact at y = -5 and off by 0.0079 at most
+        y = -5. The paper takes alpha 25.6302, which is exact at y = -5 and off by 0.0078 at most
         between there and zero.
         """
         return cls(num_parameters, alpha=slope / beta, beta=beta, **kwargs)
@@ -137,7 +137,7 @@ class MPELU(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def forward(self, input: Tensor) -> Tensor:
-        beta = self.beta
+        beta: Tensor = self.beta
         if _is_transformed():
             # The same without a change in place: the value is held, the gradient goes through.
             beta = torch.where(beta > MIN_BETA, beta, MIN_BETA + (beta - beta.detach()))

@@ -13,8 +13,6 @@ import math
 import torch
 from torch import Tensor
 
-LOG2_E = math.log2(math.e)
-
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype to calculate in: half precision is widened to float32."""
@@ -38,9 +36,20 @@ def sum_to_channels(values: Tensor, parameter: Tensor) -> Tensor:
 
 
 def _expm1(z: Tensor) -> Tensor:
-    # ONNX has no expm1, and its stand-in exp(z) - 1 loses every digit near zero.
-    if torch.onnx.is_in_onnx_export():
+    """e^z - 1, also near zero where the difference itself has no digits left.
+
+    Inductor's expm1 for the CPU is that difference, and ONNX has none, so both get a form of their
+    own: for Inductor a series that fuses (measured faster than tanh and than the opaque operator),
+    for ONNX, which runs node by node, the shortest.
+    """
+    if torch.compiler.is_exporting():
         return torch.tanh(z / 2) * (torch.exp(z) + 1)
+    if torch.compiler.is_compiling():
+        near = z.clamp(min=-0.35, max=0.35)  # no overflow in the branch not taken
+        series = torch.zeros_like(z)
+        for k in range(14 if z.dtype == torch.float64 else 8, 0, -1):
+            series = series * near + 1 / math.factorial(k)
+        return torch.where(z == near, near * series, torch.exp(z) - 1)
     return torch.expm1(z)
 
 
@@ -50,7 +59,7 @@ def forward(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     wide = input.to(compute_dtype(input.dtype))
     # The clamp keeps the exponential of the branch not taken from overflowing (0 * inf = NaN in
     # backward); its lower end does the same for y = -inf in y * e^(beta y).
-    negative = wide.clamp(min=torch.finfo(wide.dtype).min, max=0)
+    negative = wide.clamp(min=torch.finfo(wide.dtype).min, max=0.0)
     return torch.where(wide > 0, wide, a * _expm1(b * negative)).to(input.dtype)
 
 
@@ -69,16 +78,16 @@ def backward(
     positive = wide > 0
     # clamp, not where: it keeps NaN, and the untaken branch stays finite
     if saved_is_output:
-        u = (wide.clamp(max=0) / a).clamp(min=-1)
+        u = (wide.clamp(max=0.0) / a).clamp(min=-1.0)
         y = torch.log1p(u.clamp(min=-1 + torch.finfo(u.dtype).eps / 2)) / b
     else:
-        y = wide.clamp(min=torch.finfo(wide.dtype).min, max=0)
+        y = wide.clamp(min=torch.finfo(wide.dtype).min, max=0.0)
         u = torch.expm1(b * y)
     w = 1 + u
-    below = torch.where(positive, 0, g)
+    below = torch.where(positive, 0.0, g)
     grad_input = torch.where(positive, g, g * (a * b * w)).to(saved.dtype)
     return (
         grad_input,
         sum_to_channels(below * u, alpha),
-        sum_to_channels(below * (a * y * w), beta),
+        sum_to_channels(below * (a * (y * w)), beta),
     )

@@ -1,0 +1,40 @@
+# make demo and make test set everything up by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint format bench clean
+
+# The stamp holds until the files that say what is installed, or the kernel, change.
+$(VENV)/installed: pyproject.toml setup.py constraints.txt src/mpelu/kernels/native.cpp
+	$(PYTHON) -c "import sys; assert sys.version_info >= (3, 10), 'mpelu needs Python >= 3.10, got ' + sys.version"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]" -c constraints.txt
+	touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/python tools/demo.py out/demo
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Takes about half an hour on two cores; nothing else should run.
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/activation.py
+	$(BIN)/python benchmarks/activation.py --dtype bfloat16
+	$(BIN)/python benchmarks/network.py
+	$(BIN)/python benchmarks/network.py --compiled --threads 2
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf $(VENV) build out src/*.egg-info src/mpelu/kernels/_native*

@@ -1,0 +1,47 @@
+"""The three ways the operator runs; numerical tests go through all of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mpelu
+from mpelu.kernels import native
+
+torch._dynamo.config.recompile_limit = 64  # one compiled function serves all tests
+
+
+@pytest.fixture
+def eager_only(monkeypatch):
+    """As if the kernel had not been compiled."""
+    monkeypatch.setattr(native, "library", None)
+
+
+def needs_native():
+    if native.library is None:
+        pytest.skip(f"no native kernel: {native.reason}")
+
+
+_compiled = torch.compile(mpelu.mpelu, fullgraph=True, dynamic=False)
+
+
+@pytest.fixture(params=["native", "eager", "compiled"])
+def run(request):
+    """mpelu(input, alpha, beta) on one of the three ways."""
+    if request.param == "native":
+        needs_native()
+        return mpelu.mpelu
+    if request.param == "eager":
+        request.getfixturevalue("eager_only")
+        return mpelu.mpelu
+    return _compiled
+
+
+@pytest.fixture(params=["native", "eager"])
+def backend(request):
+    """Either implementation of the registered operator, for tests that are not about values."""
+    if request.param == "native":
+        needs_native()
+    else:
+        request.getfixturevalue("eager_only")
+    return request.param

@@ -1,0 +1,205 @@
+"""The compiled kernel: instruction sets, threads, what is kept for backward, in place, install."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import reference
+import torch
+from conftest import needs_native
+from torch.testing import assert_close
+
+import mpelu
+from mpelu import MPELU
+from mpelu.kernels import native
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(params=["avx512", "avx2", "portable"])
+def instructions(request):
+    needs_native()
+    before = native.library.mpelu_instructions()
+    if not native.library.mpelu_select(request.param.encode()):
+        pytest.skip(f"this CPU has no {request.param}")
+    yield request.param
+    native.library.mpelu_select(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("alpha", [0.7, -0.7])
+@pytest.mark.parametrize(
+    "shape", [(3, 5, 70), (300, 10), (7, 3, 2, 2), (2, 16, 5000), (4099,), (5, 1001)]
+)
+def test_every_instruction_set(instructions, shape, alpha, dtype):
+    assert mpelu.kernels.backend().instructions == instructions
+    generator = torch.Generator().manual_seed(5)
+    x = (3 * torch.randn(shape, generator=generator)).to(dtype).requires_grad_()
+    grad = torch.rand(shape, generator=generator).to(dtype)
+    channels = shape[1] if len(shape) > 1 else 1
+    a = (alpha * (1 + torch.rand(channels, generator=generator))).requires_grad_()
+    b = (0.2 + torch.rand(channels, generator=generator)).requires_grad_()
+    y = mpelu.mpelu(x, a, b)
+    assert reference.units_in_last_place(y, reference.forward(x, a, b)).max() <= 4
+    gx, ga, gb = torch.autograd.grad(y, (x, a, b), grad)
+    ex, ea, eb = reference.gradients(grad, x, a, b)
+    eps = torch.finfo(dtype).eps
+    assert ((gx.double() - ex).abs() <= 8 * eps * (1 + ex.abs())).all()
+    tolerance = 1e-5 if dtype == torch.float32 else 0.03
+    assert_close(ga.double(), ea, rtol=tolerance, atol=tolerance)
+    assert_close(gb.double(), eb, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(64, 16, 40, 40), (4096, 48), (200_003,)])
+@pytest.mark.parametrize("alpha", [0.7, -0.7])
+def test_result_does_not_depend_on_the_number_of_threads(shape, alpha):
+    needs_native()
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(shape, generator=generator).requires_grad_()
+    grad = torch.randn(shape, generator=generator)
+    channels = shape[1] if len(shape) > 1 else 1
+    a = torch.full((channels,), alpha, requires_grad=True)
+    b = torch.ones(channels, requires_grad=True)
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3, 2):
+            torch.set_num_threads(count)
+            y = mpelu.mpelu(x, a, b)
+            results.append((y.detach(), *torch.autograd.grad(y, (x, a, b), grad)))
+    finally:
+        torch.set_num_threads(threads)
+    for result in results[1:]:
+        assert all(torch.equal(got, first) for got, first in zip(result, results[0], strict=True))
+
+
+def kept_tensors(module: torch.nn.Module, x: torch.Tensor) -> tuple[list[int], torch.Tensor]:
+    """Addresses of what autograd keeps, but for the parameters; and the output."""
+    addresses = []
+
+    def pack(tensor):
+        addresses.append(tensor.data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = module(x)
+    own = {p.data_ptr() for p in module.parameters()}
+    return [address for address in addresses if address not in own], y
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "kept"),
+    [
+        (1.0, 1.0, "output"),
+        (98.0, 0.01, "output"),
+        (0.0, 1.0, "input"),
+        (-1.0, 1.0, "input"),
+        (1e-39, 1.0, "input"),  # subnormal: the output has lost digits
+        ([1.0, 1.0, 0.0, 1.0], 1.0, "input"),  # one channel is enough
+    ],
+)
+def test_one_tensor_is_kept(backend, alpha, beta, kept):
+    x = torch.randn(2, 4, 8, requires_grad=True)
+    addresses, y = kept_tensors(MPELU(4, alpha, beta), x)
+    assert addresses == [(y if kept == "output" else x).data_ptr()]
+
+
+def test_a_following_convolution_shares_what_is_kept(backend):
+    x = torch.randn(2, 4, 8, 8, requires_grad=True)
+    net = torch.nn.Sequential(MPELU(4), torch.nn.Conv2d(4, 4, 3))
+    addresses, _ = kept_tensors(net, x)
+    assert len(addresses) == 2
+    assert len(set(addresses)) == 1
+
+
+@pytest.mark.parametrize("alpha", [0.7, 0.0, -0.7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_in_place(backend, alpha, dtype):
+    x = torch.randn(4, 3, 8, dtype=dtype, requires_grad=True)
+    a = torch.full((3,), alpha, requires_grad=True)
+    b = torch.ones(3, requires_grad=True)
+    expected = torch.autograd.grad(mpelu.mpelu(x * 1, a, b).sum(), (x, a, b))
+    inner = x * 1
+    y = mpelu.mpelu(inner, a, b, inplace=True)
+    assert y.data_ptr() == inner.data_ptr()
+    got = torch.autograd.grad(y.sum(), (x, a, b))
+    for left, right in zip(got, expected, strict=True):
+        assert_close(left, right)
+
+
+def test_in_place_on_a_slice(backend):
+    base = torch.randn(4, 6, 8)
+    expected = base.clone()
+    expected[:, ::2] = mpelu.mpelu(base[:, ::2], torch.ones(3), torch.ones(3))
+    mpelu.mpelu(base[:, ::2], torch.ones(3), torch.ones(3), inplace=True)
+    assert_close(base, expected)
+
+
+def test_in_place_where_it_is_not_sound_is_an_error(backend):
+    one = torch.ones(1)
+    with pytest.raises(RuntimeError, match="leaf"):
+        mpelu.mpelu(torch.randn(3, requires_grad=True), one, one, inplace=True)
+    x = torch.randn(3, requires_grad=True)
+    y = mpelu.mpelu(x.exp(), one, one, inplace=True)  # exp needs its output for backward
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_backend_says_which_and_why():
+    code = "import mpelu; print(mpelu.kernels.backend())"
+    assert "MPELU_BACKEND=eager" in run_python(code, MPELU_BACKEND="eager").stdout
+    wrong = run_python(code, MPELU_BACKEND="fast")
+    assert wrong.returncode != 0
+    assert "expected eager, avx512, avx2 or portable" in wrong.stderr
+    assert "got 'fast'" in wrong.stderr
+
+
+def test_a_missing_library_is_explained(eager_only, monkeypatch):
+    monkeypatch.setattr(native, "EXTENSION_SUFFIXES", [".none"])
+    monkeypatch.delenv("MPELU_BACKEND", raising=False)
+    library, reason = native._load()
+    assert library is None
+    assert "not compiled" in reason
+    assert mpelu.kernels.backend().name == "eager"
+
+
+def test_a_damaged_library_is_explained(tmp_path, monkeypatch):
+    (tmp_path / "_native.so").write_bytes(b"not a library")
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    monkeypatch.setattr(native, "EXTENSION_SUFFIXES", [".so"])
+    monkeypatch.delenv("MPELU_BACKEND", raising=False)
+    library, reason = native._load()
+    assert library is None
+    assert "does not load" in reason
+
+
+@pytest.mark.parametrize("compiler", ["found", "missing"])
+def test_build_with_and_without_a_compiler(tmp_path, compiler):
+    pytest.importorskip("setuptools", reason="setuptools is not installed")
+    environment = dict(os.environ)
+    if compiler == "missing":
+        environment |= {"CC": "/bin/false", "CXX": "/bin/false"}
+    else:
+        needs_native()
+    command = [sys.executable, "setup.py", "-q", "build_ext"]
+    command += ["--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "temp")]
+    built = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    libraries = list((tmp_path / "lib").rglob("_native*")) if (tmp_path / "lib").exists() else []
+    assert len(libraries) == (1 if compiler == "found" else 0)
