@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from torch import Tensor, nn
 
 
-def one_of(what: str, value: object, allowed: Iterable[str]) -> None:
-    """Raises ValueError unless value is one of the allowed names."""
+def one_of(what: str, value: object, allowed: Iterable[str], shown: str | None = None) -> None:
+    """Raises ValueError unless value is one of the allowed names, which may be shown shorter."""
     names = list(allowed)
     if value in names:
         return
@@ -17,8 +17,18 @@ def one_of(what: str, value: object, allowed: Iterable[str]) -> None:
         raise ValueError(f"{what}: expected none, got {value!r}")
     closest = get_close_matches(str(value), names, n=1, cutoff=0.0)[0]
     raise ValueError(
-        f"{what}: expected one of {', '.join(names)}; got {value!r} (closest: {closest!r})"
+        f"{what}: expected one of {shown or ', '.join(names)}; got {value!r} (closest: {closest!r})"
     )
+
+
+def one_of_depths(network: str, depth: int, allowed: Sequence[int]) -> None:
+    """Raises ValueError unless the depth is one of those allowed."""
+    if depth not in allowed:
+        closest = min(allowed, key=lambda other: abs(other - depth))
+        expected = " or ".join(str(other) for other in allowed)
+        raise ValueError(
+            f"{network}: expected a depth of {expected}, got {depth} (closest: {closest})"
+        )
 
 
 def at_least(what: str, value: object, minimum: int) -> None:

@@ -14,6 +14,8 @@ SHALLOWEST = 15
 SMALLEST = 19
 LEVELS = (1, 2, 4, 8)
 _CLASSIFIER = 3
+_MOMENTUM = 0.001
+"""Of running statistics; Caffe's moving_average_fraction is 0.999."""
 
 
 def bins(size: int, count: int) -> tuple[int, int]:
@@ -115,16 +117,16 @@ def build(
     normalized = paper_15 if batch_norm is None else batch_norm
     rate = (0.0 if paper_15 else 0.5) if dropout is None else dropout
 
-    # Caffe's moving_average_fraction of 0.999.
     network = nn.Sequential(Images(name, in_channels, input_size, exact=True))
     size, channels = input_size, in_channels
     for index in range(1, depth - _CLASSIFIER + 1):
         out = width * (1 if index == 1 else 2 if index < 6 else 4)
-        kernel, stride, padding = (7 if index == 1 else 2), (2 if index == 1 else 1), _padding(index)
+        kernel, stride = (7, 2) if index == 1 else (2, 1)
+        padding = _padding(index)
         network.append(nn.Conv2d(channels, out, kernel, stride, padding))
         size = (size + 2 * padding - kernel) // stride + 1
         if normalized:
-            network.append(nn.BatchNorm2d(out, momentum=0.001, affine=False))
+            network.append(nn.BatchNorm2d(out, momentum=_MOMENTUM, affine=False))
         network.append(activation.make(out))
         if index in (1, 5):
             pool = 3 if index == 1 else 2
@@ -136,7 +138,7 @@ def build(
     for _ in range(2):
         network.append(nn.Linear(features, fc_width))
         if normalized:
-            network.append(nn.BatchNorm1d(fc_width, momentum=0.001, affine=False))
+            network.append(nn.BatchNorm1d(fc_width, momentum=_MOMENTUM, affine=False))
         network.append(activation.make(fc_width))
         if rate:
             network.append(nn.Dropout(rate))

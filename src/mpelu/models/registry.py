@@ -89,11 +89,14 @@ def names() -> list[str]:
 
 def find(name: str) -> tuple[Family, tuple[int, ...]]:
     """The family of a name and the numbers it ends in."""
-    match = re.fullmatch(r"(.*?)((?:-\d+)*)", name)
-    family = FAMILIES.get(match[1]) if match else None
-    numbers = tuple(int(number) for number in match[2].split("-")[1:]) if match else ()
+    stem = re.sub(r"(-\d+)*$", "", name)
+    numbers = tuple(int(number) for number in name[len(stem) :].split("-")[1:])
+    family = FAMILIES.get(stem)
     if family is None or len(numbers) != family.numbers():
-        one_of("network", name, names())
+        shown = ", ".join(
+            f"{each}-{'/'.join(value.sizes)}".removesuffix("-") for each, value in FAMILIES.items()
+        )
+        one_of("network", name, names(), shown)
     assert family is not None
     return family, numbers
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.models.activations import Activation
-from mpelu.models.checks import Images, at_least, one_of
+from mpelu.models.checks import Images, at_least, one_of_depths
 from mpelu.models.nin import SMALLEST, conv_act
 from mpelu.models.weights import gaussian_, taylor_
 
@@ -18,7 +18,7 @@ def all_cnn_c(
 
     Dropout of 0.2 on the image and 0.5 after each convolution with stride 2. That the seventh
     convolution has no padding follows from the 6x6 map the paper averages. Open: the initial
-    weights; here the paper of this package's rule, counting inputs.
+    weights; here the MPELU paper's rule, counting inputs.
     """
     widths = (96, 96, 96, 192, 192, 192)
     network = nn.Sequential(Images(name, in_channels, 9), nn.Dropout(0.2))
@@ -55,7 +55,7 @@ class Highway(nn.Module):
         return gate * self.activation(self.transform(input)) + (1 - gate) * input
 
 
-_HIGHWAY = {"19": ((32, 5), (80, 6), (128, 6)), "32": ((32, 10), (48, 10), (64, 10))}
+_HIGHWAY = {19: ((32, 5), (80, 6), (128, 6)), 32: ((32, 10), (48, 10), (64, 10))}
 """Depth to the width and number of 3x3 layers of each stage."""
 
 
@@ -72,10 +72,10 @@ def highway(
     layers the paper gives only the depth and 1.25M parameters: the widths 32, 48 and 64, ten layers
     each, are this package's.
     """
-    one_of(f"{name}: depth", str(depth), _HIGHWAY)
+    one_of_depths(name, depth, tuple(_HIGHWAY))
     network = nn.Sequential(Images(name, in_channels, 4), nn.Dropout(0.2))
     channels = in_channels
-    for stage, (width, count) in enumerate(_HIGHWAY[str(depth)]):
+    for stage, (width, count) in enumerate(_HIGHWAY[depth]):
         if stage:
             network.extend([nn.MaxPool2d(2), nn.Dropout(0.2)])
         network.extend(conv_act(channels, width, 3, activation))
@@ -213,7 +213,7 @@ def fitnet(
     norms are left to the training, and its uniform initial weights of 0.005, which need the hints,
     are replaced by ones that keep the variance. The paper counts "about 2.5M" parameters.
     """
-    one_of(f"{name}: depth", str(depth), ["19"])
+    one_of_depths(name, depth, (19,))
     stages = ((32, 32, 32, 48, 48), (80,) * 6, (128,) * 6)
 
     def act(width: int, pieces: int) -> nn.Module:
@@ -261,7 +261,7 @@ def elu(
     map becomes one value a class, here the average; which of the eight stacks the seven dropout
     rates are for, here all but the output; the initial weights, here counting inputs.
     """
-    one_of(f"{name}: depth", str(depth), ["18"])
+    one_of_depths(name, depth, (18,))
     network = nn.Sequential(Images(name, in_channels, 1))
     channels = in_channels
     for stack, rate in zip(_ELU_STACKS, _ELU_DROPOUT, strict=True):
