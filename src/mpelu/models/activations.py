@@ -97,14 +97,14 @@ def resolve(
     if not isinstance(activation, str):
         if not callable(activation):
             raise ValueError(f"activation: expected a name or a callable, got {activation!r}")
-        _refuse("a callable", alpha=alpha, beta=beta)
+        refuse("a callable", alpha=alpha, beta=beta)
         return Activation(name="callable", make=_checked(activation), slope=0.0)
     one_of("activation", activation, _ALPHA)
     if activation != "mpelu":
-        _refuse(activation, beta=beta)
+        refuse(activation, beta=beta)
     own = _ALPHA[activation]
     if own is None:
-        _refuse(activation, alpha=alpha)
+        refuse(activation, alpha=alpha)
         if activation == "relu":
             return Activation(name="relu", make=lambda channels: nn.ReLU(), slope=0.0)
         return Activation(
@@ -122,7 +122,8 @@ def resolve(
     return Activation(name=activation, make=makers[activation], slope=value * rate)
 
 
-def _refuse(activation: str, **values: float | None) -> None:
+def refuse(activation: str, **values: float | None) -> None:
+    """Raises ValueError if a value was given that the activation has no use for."""
     for name, value in values.items():
         if value is not None:
             raise ValueError(f"{name}: expected None, since {activation} has none; got {value!r}")

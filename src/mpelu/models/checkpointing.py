@@ -29,7 +29,11 @@ def run_in_segments(blocks: nn.Sequential, input: Tensor) -> Tensor:
     for start in range(0, len(blocks), size):
         segment = blocks[start : start + size]
         input = checkpoint(
-            segment, input, use_reentrant=False, context_fn=partial(_first_and_second_run, segment)
+            segment,
+            input,
+            use_reentrant=False,
+            context_fn=partial(_first_and_second_run, segment),
+            early_stop=False,
         )
     return input
 
@@ -42,11 +46,15 @@ def _first_and_second_run(
 
 @contextmanager
 def _statistics_left_alone(segment: nn.Module) -> Iterator[None]:
-    norms = [m for m in segment.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    for norm in norms:
-        norm.track_running_stats = False
+    """Batch statistics go to copies, since turning them off would change what backward keeps."""
+    norms = [module for module in segment.modules() if isinstance(module, _BatchNorm)]
+    kept = [(norm, dict(norm.named_buffers(recurse=False))) for norm in norms]
+    for norm, buffers in kept:
+        for name, buffer in buffers.items():
+            setattr(norm, name, buffer.clone())
     try:
         yield
     finally:
-        for norm in norms:
-            norm.track_running_stats = True
+        for norm, buffers in kept:
+            for name, buffer in buffers.items():
+                setattr(norm, name, buffer)

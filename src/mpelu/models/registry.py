@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from mpelu.models import nin, plain, residual, rivals
-from mpelu.models.activations import Factory, resolve
+from mpelu.models.activations import Factory, refuse, resolve
 from mpelu.models.checks import at_least, one_of
 
 
@@ -25,7 +25,7 @@ class Family:
     sizes: tuple[str, ...] = ("",)
     """What follows the family's name in the names of the paper's networks."""
     activation: str | None = "mpelu"
-    """The network's own; None if it's no elementwise function."""
+    """The network's own; None for maxout, which is no function of one value."""
     alpha: float = 1.0
     """At which an MPELU starts."""
     num_classes: int = 10
@@ -46,9 +46,7 @@ _BASIC_DEPTHS = ("20", "32", "44", "56", "110")
 
 FAMILIES: dict[str, Family] = {
     "nin": Family(build=nin.build, input_size=28, layers=9),
-    "plain": Family(
-        build=plain.build, sizes=("15", "30", "52"), num_classes=1000, input_size=224
-    ),
+    "plain": Family(build=plain.build, sizes=("15", "30", "52"), num_classes=1000, input_size=224),
     "resnet": _residual(residual.RESNET, *_BASIC_DEPTHS, "1202", activation="relu"),
     "elu-resnet": _residual(residual.RESNET, *_BASIC_DEPTHS, activation="elu"),
     "mpelu-resnet-a": _residual(residual.RESNET, *_BASIC_DEPTHS),
@@ -148,6 +146,8 @@ def create(
     chosen = family.activation if activation is None else activation
     if chosen == "mpelu" and alpha is None:
         alpha = family.alpha
+    if chosen is None:
+        refuse("maxout", alpha=alpha, beta=beta)
     return family.build(
         name,
         *numbers,

@@ -85,7 +85,9 @@ WIDE = Recipe(
 and three shortcuts, not the classifier."""
 
 
-def _stack(order: str, channels: Sequence[int], activation: Activation, stride: int = 1) -> nn.Sequential:
+def _stack(
+    order: str, channels: Sequence[int], activation: Activation, stride: int = 1
+) -> nn.Sequential:
     """The layers of an order in words.
 
     Args:
