@@ -157,7 +157,7 @@ def test_starts_of_alpha_and_beta() -> None:
         assert all((m.alpha == 1).all() for m in inner)
 
 
-def test_a_bottleneck_can_be_swapped_for_another_activation() -> None:
+def test_another_activation_replaces_all_of_them() -> None:
     kinds = [type(m) for m in models.create("mpelu-resnet-b-20", activation="elu").modules()]
     assert kinds.count(nn.ELU) == 19
     assert mpelu.MPELU not in kinds
@@ -179,7 +179,7 @@ def test_initial_weights() -> None:
     torch.manual_seed(0)
     network = models.create("nopre-resnet-20", width=64, alpha=0.5, beta=0.5)
     convolutions = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
-    assert len(convolutions) == 1 + 18 + 3 - 0
+    assert len(convolutions) == 1 + 18 + 3
     for module in convolutions:
         fan_out = module.out_channels * module.kernel_size[0] ** 2
         expected = (2 / (fan_out * (1 + 0.25**2))) ** 0.5

@@ -20,3 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(registry, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

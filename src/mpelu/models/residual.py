@@ -143,6 +143,11 @@ def _shortcut(kind: str, before: int, after: int, stride: int) -> nn.Module:
     return conv if kind == "conv" else nn.Sequential(conv, nn.BatchNorm2d(after))
 
 
+def _draw() -> float:
+    """Uniform between 0 and 1; from the CPU's generator, so that no device has to be waited for."""
+    return torch.rand((), device="cpu").item()
+
+
 class Block(nn.Module):
     """after(shortcut + branch(before(input))).
 
@@ -179,7 +184,7 @@ class Block(nn.Module):
         self.survival = survival
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.survival < 1 and self.training and torch.rand(()).item() >= self.survival:
+        if self.survival < 1 and self.training and _draw() >= self.survival:
             return self.after(self.shortcut(self.before(input) if self.shared else input))
         ready = self.before(input)
         residual = self.branch(ready)
