@@ -33,6 +33,8 @@ def run_in_segments(blocks: nn.Sequential, input: Tensor) -> Tensor:
             input,
             use_reentrant=False,
             context_fn=partial(_first_and_second_run, segment),
+            # torch would stop once the last tensor is kept, which for an RReLU is before its noise
+            # is drawn: wrong gradients.
             early_stop=False,
         )
     return input
