@@ -30,9 +30,9 @@ class SReLU(nn.Module):
 
     f(x) = t_r + a_r (x - t_r) above t_r, t_l + a_l (x - t_l) below t_l, and x between.
 
-    Starts as a leaky ReLU: t_l 0, a_r 1, and a_l the slope. The authors keep it so for some epochs
-    and then set t_r to the k-th largest input of the layer; here t_r starts at 1, which changes
-    nothing in f until a_r leaves 1.
+    Starts as a leaky ReLU: t_l 0, a_r 1, and a_l the slope. The authors freeze it so for some
+    epochs and then fit the thresholds to the layer's inputs; here all four learn from the start,
+    and t_r starts at 1, which changes nothing in f until a_r leaves 1.
 
     Args:
         num_parameters: number of channels (dimension 1).

@@ -14,7 +14,7 @@ from mpelu.models.weights import gaussian_, taylor_
 def all_cnn_c(
     name: str, *, activation: Activation, num_classes: int, in_channels: int
 ) -> nn.Sequential:
-    """All-CNN-C (Springenberg et al., 1412.6806, Table 2): convolutions instead of pooling.
+    """All-CNN-C (Springenberg et al., 1412.6806): convolutions instead of pooling.
 
     Dropout of 0.2 on the image and 0.5 after each convolution with stride 2. That the seventh
     convolution has no padding follows from the 6x6 map the paper averages. Open: the initial
@@ -68,9 +68,9 @@ def highway(
     between; a 1x1 convolution to 100 channels, average over the map, and a linear classifier. Gate
     biases start at -2.
 
-    19 layers as in the authors' published network (2.3M parameters, as the paper says). Of the 32
-    layers the paper gives only the depth and 1.25M parameters: the widths 32, 48 and 64, ten layers
-    each, are this package's.
+    19 layers as in the authors' published network. The layers of the deeper network are not
+    published: its widths of 32, 48 and 64, ten layers each, are this package's, chosen to come near
+    the 1.25M parameters reported for it.
     """
     one_of_depths(name, depth, tuple(_HIGHWAY))
     network = nn.Sequential(Images(name, in_channels, 4), nn.Dropout(0.2))
@@ -253,7 +253,7 @@ _ELU_DROPOUT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.0)
 def elu(
     name: str, depth: int, *, activation: Activation, num_classes: int, in_channels: int
 ) -> nn.Sequential:
-    """The 18-convolution ELU network for CIFAR-100 (Clevert et al., 1511.07289, section 4.3).
+    """The 18-convolution ELU network for CIFAR-100 (Clevert et al., 1511.07289).
 
     Stacks of convolutions, each followed by 2x2 max pooling and dropout, then a 1x1 convolution to
     the classes, which the paper doesn't count among the 18. Open: the padding, here 1 for 2x2

@@ -38,7 +38,7 @@ PAPER: dict[str, tuple[str, str]] = {
     "nopre-nobn-resnet-164": ("1.688M", ""),
     "nopre-nobn1-resnet-164": ("1.696M", ""),
     "nopre-nobn1-nobnend-resnet-164": ("1.696M", ""),
-    "highway-32": ("", "widths are this package's, see docs/models.md"),
+    "highway-32": ("", "widths are this package's, chosen to come near 1.25M; see docs/models.md"),
     "dsn": ("", "2,580,510 of them in companions used in training only"),
     "stochastic-resnet-110": ("1.7M", ""),
     "stochastic-resnet-1202": ("10.2M", f"{_QUOTED}; it has the weights of resnet-1202, 19.4M"),
