@@ -1,0 +1,1 @@
+"""The laboratory: the `mpelu` command and what it runs."""

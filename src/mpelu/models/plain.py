@@ -1,0 +1,153 @@
+"""The ImageNet networks without shortcuts: 15, 30 and 52 layers, with spatial pyramid pooling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mpelu.models.activations import Activation
+from mpelu.models.checks import Images, at_least
+from mpelu.models.weights import taylor_
+
+SHALLOWEST = 15
+SMALLEST = 19
+LEVELS = (1, 2, 4, 8)
+_CLASSIFIER = 3
+_MOMENTUM = 0.001
+"""Of running statistics; Caffe's moving_average_fraction is 0.999."""
+
+
+def bins(size: int, count: int) -> tuple[int, int]:
+    """Caffe's pyramid level of count x count bins on a map: side of a bin, and padding ahead.
+
+    Example:
+        >>> bins(20, 8)
+        (3, 2)
+    """
+    side = -(-size // count)
+    return side, (side * count - size + 1) // 2
+
+
+def levels(size: int) -> tuple[int, ...]:
+    """The levels Caffe takes on a map of this size: those without a bin of padding alone."""
+    sides = {count: bins(size, count) for count in LEVELS}
+    return tuple(count for count, (side, padding) in sides.items() if padding < side)
+
+
+class SpatialPyramid(nn.Module):
+    """Maximum of every bin of every level, with Caffe's bins.
+
+    Adaptive pooling has other bins: it lets them overlap where they don't divide the map, Caffe
+    pads the map instead (and leaves the padding out of the maximum).
+
+    Args:
+        size: height and width of the map.
+
+    Shape:
+        - Input: [batch, channels, size, size].
+        - Output: [batch, channels * (1 + 4 + 16 + 64)], level by level.
+
+    Example:
+        >>> SpatialPyramid(20)(torch.zeros(2, 256, 20, 20)).shape
+        torch.Size([2, 21760])
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.levels = levels(size)
+
+    def forward(self, input: Tensor) -> Tensor:
+        pooled = []
+        for count in self.levels:
+            side, ahead = bins(self.size, count)
+            behind = side * count - self.size - ahead
+            padded = F.pad(input, (ahead, behind, ahead, behind), value=float("-inf"))
+            pooled.append(F.max_pool2d(padded, side, side).flatten(1))
+        return torch.cat(pooled, 1)
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}, levels={self.levels}"
+
+
+def _padding(index: int) -> int:
+    """Of the index-th convolution: 2x2 kernels take turns up to the 11th and pad ever after."""
+    return 0 if index == 1 or (index < 12 and index % 2 == 0) else 1
+
+
+def build(
+    name: str,
+    depth: int,
+    *,
+    activation: Activation,
+    num_classes: int,
+    in_channels: int,
+    batch_norm: bool | None = None,
+    dropout: float | None = None,
+    width: int = 64,
+    fc_width: int = 4096,
+    input_size: int = 224,
+) -> nn.Sequential:
+    """Convolutions in three stages, spatial pyramid pooling and three linear layers.
+
+    From the 12th on each convolution lets the map grow by one, as in the published files: to
+    20x20, 35x35 and 57x57 at 15, 30 and 52 layers. On small images the pyramid leaves out levels
+    that would have bins without a pixel.
+
+    Args:
+        name: for errors.
+        depth: number of weight layers, 15 or more.
+        activation: after every convolution and the first two linear layers.
+        num_classes: outputs.
+        in_channels: of the images.
+        batch_norm: before each activation, without scale and shift; None for the paper's choice,
+            at 15 layers only.
+        dropout: rate after the first two linear layers; None for the paper's choice, 0 at 15
+            layers and 0.5 beyond.
+        width: channels of the first stage; the others have twice and four times as many.
+        fc_width: of the first two linear layers.
+        input_size: height and width of the images.
+    """
+    at_least(f"{name}: depth", depth, SHALLOWEST)
+    at_least(f"{name}: width", width, 1)
+    at_least(f"{name}: fc_width", fc_width, 1)
+    at_least(f"{name}: input_size", input_size, SMALLEST)
+    paper_15 = depth == SHALLOWEST
+    normalized = paper_15 if batch_norm is None else batch_norm
+    rate = (0.0 if paper_15 else 0.5) if dropout is None else dropout
+
+    network = nn.Sequential(Images(name, in_channels, input_size, exact=True))
+    size, channels = input_size, in_channels
+    for index in range(1, depth - _CLASSIFIER + 1):
+        out = width * (1 if index == 1 else 2 if index < 6 else 4)
+        kernel, stride = (7, 2) if index == 1 else (2, 1)
+        padding = _padding(index)
+        network.append(nn.Conv2d(channels, out, kernel, stride, padding))
+        size = (size + 2 * padding - kernel) // stride + 1
+        if normalized:
+            network.append(nn.BatchNorm2d(out, momentum=_MOMENTUM, affine=False))
+        network.append(activation.make(out))
+        if index in (1, 5):
+            pool = 3 if index == 1 else 2
+            network.append(nn.MaxPool2d(pool, pool, ceil_mode=True))
+            size = -(-size // pool)
+        channels = out
+    network.append(SpatialPyramid(size))
+    features = channels * sum(count**2 for count in levels(size))
+    for _ in range(2):
+        network.append(nn.Linear(features, fc_width))
+        if normalized:
+            network.append(nn.BatchNorm1d(fc_width, momentum=_MOMENTUM, affine=False))
+        network.append(activation.make(fc_width))
+        if rate:
+            network.append(nn.Dropout(rate))
+        features = fc_width
+    network.append(nn.Linear(features, num_classes))
+
+    taylor_(network, activation.slope, "fan_in")
+    linear = [module for module in network if isinstance(module, nn.Linear)]
+    stds = (0.01, 0.01, 0.01) if paper_15 else (0.005, 0.005, 0.01)
+    for module, std in zip(linear, stds, strict=True):
+        nn.init.normal_(module.weight, std=std)
+    return network

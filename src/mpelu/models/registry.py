@@ -1,0 +1,166 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from mpelu.models import nin, plain, residual, rivals
+from mpelu.models.activations import Factory, refuse, resolve
+from mpelu.models.checks import at_least, one_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """Networks that differ in the numbers at the end of their name."""
+
+    build: Callable[..., nn.Module]
+    """Takes the name and its numbers, then keywords."""
+    sizes: tuple[str, ...] = ("",)
+    """What follows the family's name in the names of the paper's networks."""
+    activation: str | None = "mpelu"
+    """The network's own; None for maxout, which is no function of one value."""
+    alpha: float = 1.0
+    """At which an MPELU starts."""
+    num_classes: int = 10
+    input_size: int = 32
+    layers: int = 0
+    """Weight layers, where the name doesn't begin its numbers with them."""
+
+    def numbers(self) -> int:
+        """How many numbers the name ends in."""
+        return len(self.sizes[0].split("-")) if self.sizes[0] else 0
+
+
+def _residual(recipe: residual.Recipe, *sizes: str, **values: Any) -> Family:
+    return Family(build=partial(residual.build, recipe), sizes=sizes, **values)
+
+
+_BASIC_DEPTHS = ("20", "32", "44", "56", "110")
+
+FAMILIES: dict[str, Family] = {
+    "nin": Family(build=nin.build, input_size=28, layers=9),
+    "plain": Family(build=plain.build, sizes=("15", "30", "52"), num_classes=1000, input_size=224),
+    "resnet": _residual(residual.RESNET, *_BASIC_DEPTHS, "1202", activation="relu"),
+    "elu-resnet": _residual(residual.RESNET, *_BASIC_DEPTHS, activation="elu"),
+    "mpelu-resnet-a": _residual(residual.RESNET, *_BASIC_DEPTHS),
+    "mpelu-resnet-b": _residual(residual.RESNET_B, *_BASIC_DEPTHS),
+    "mpelu-resnet": _residual(residual.NON_BOTTLENECK, *_BASIC_DEPTHS),
+    "preresnet": _residual(residual.PRE, "164", "1001", activation="relu", alpha=0.25),
+    "mpelu-preresnet": _residual(residual.MPELU_PRE, "164", alpha=0.25),
+    "mpelu-only-preresnet-bn": _residual(residual.MPELU_ONLY_PRE_BN, "164", alpha=0.25),
+    "mpelu-only-preresnet": _residual(residual.MPELU_ONLY_PRE, "164", alpha=0.25),
+    "nopre-bn-resnet": _residual(residual.NOPRE_BN, "164", alpha=0.25),
+    "nopre-resnet": _residual(residual.NOPRE, "164", "1001", alpha=0.25),
+    "nopre-nobn-resnet": _residual(residual.NOPRE_NO_BN, "164", alpha=0.25),
+    "nopre-nobn1-resnet": _residual(residual.NOPRE_NO_BN_1, "164", alpha=0.25),
+    "nopre-nobn1-nobnend-resnet": _residual(residual.NOPRE_NO_BN_1_END, "164", alpha=0.25),
+    "all-cnn-c": Family(build=rivals.all_cnn_c, activation="relu", layers=9),
+    "highway": Family(build=rivals.highway, sizes=("19", "32"), activation="relu"),
+    "dsn": Family(build=rivals.dsn, activation="relu", layers=9),
+    "fitnet": Family(build=rivals.fitnet, sizes=("19",), activation=None),
+    "elu": Family(build=rivals.elu, sizes=("18",), activation="elu", num_classes=100),
+    "stochastic-resnet": _residual(residual.STOCHASTIC, "110", "1202", activation="relu"),
+    "wide-resnet": _residual(residual.WIDE, "16-8", "28-10", activation="relu"),
+}
+
+
+def names() -> list[str]:
+    """The names of the paper's networks. `create` takes other depths of the same families too.
+
+    Example:
+        >>> names()[:3]
+        ['nin', 'plain-15', 'plain-30']
+    """
+    return [
+        f"{family}-{size}" if size else family
+        for family, value in FAMILIES.items()
+        for size in value.sizes
+    ]
+
+
+def find(name: str) -> tuple[Family, tuple[int, ...]]:
+    """The family of a name and the numbers it ends in."""
+    stem = re.sub(r"(-\d+)*$", "", name)
+    numbers = tuple(int(number) for number in name[len(stem) :].split("-")[1:])
+    family = FAMILIES.get(stem)
+    if family is None or len(numbers) != family.numbers():
+        shown = ", ".join(
+            f"{each}-{'/'.join(value.sizes)}".removesuffix("-") for each, value in FAMILIES.items()
+        )
+        one_of("network", name, names(), shown)
+    assert family is not None
+    return family, numbers
+
+
+def create(
+    name: str,
+    *,
+    num_classes: int | None = None,
+    activation: str | Factory | None = None,
+    alpha: float | None = None,
+    beta: float | None = None,
+    in_channels: int = 3,
+    **options: Any,
+) -> nn.Module:
+    """Builds a network by name, with initial weights.
+
+    Under `torch.device("meta")` it has shapes and no values, which is quick.
+
+    Args:
+        name: one of `names()`, or of their families with another depth that fits.
+        num_classes: outputs; None for the paper's: 1000 of plain, 100 of elu-18, 10 of all others.
+        activation: "relu", "leaky_relu", "prelu", "rrelu", "elu", "srelu", "mpelu" or a callable
+            from a number of channels to a new module, in place of the network's own. An MPELU,
+            PReLU or SReLU has parameters of its own for each channel, at each place.
+        alpha: (initial) alpha of MPELU and ELU, negative slope of leaky ReLU, PReLU and SReLU. None
+            for the activation's default; for MPELU what the paper gives the network.
+        beta: initial beta of MPELU, 1 if None.
+        in_channels: of the images.
+        **options: the network's own, see the builders: `width`, `shortcut` and
+            `gradient_checkpointing` of residual networks, `batch_norm`, `dropout`, `width`,
+            `fc_width` and `input_size` of plain ones, `input_size` of dsn.
+
+    Returns:
+        A module from [batch, in_channels, height, width] to [batch, num_classes].
+
+    Example:
+        >>> network = create("nopre-resnet-164", num_classes=100)
+        >>> sum(parameter.numel() for parameter in network.parameters())
+        1719380
+    """
+    family, numbers = find(name)
+    if num_classes is None:
+        num_classes = family.num_classes
+    at_least(f"{name}: num_classes", num_classes, 1)
+    at_least(f"{name}: in_channels", in_channels, 1)
+    allowed = _options(family)
+    for option in options:
+        one_of(f"{name}: option", option, allowed)
+    chosen = family.activation if activation is None else activation
+    if chosen == "mpelu" and alpha is None:
+        alpha = family.alpha
+    if chosen is None:
+        refuse("maxout", alpha=alpha, beta=beta)
+    return family.build(
+        name,
+        *numbers,
+        activation=None if chosen is None else resolve(chosen, alpha, beta),
+        num_classes=num_classes,
+        in_channels=in_channels,
+        **options,
+    )
+
+
+def _options(family: Family) -> list[str]:
+    return [
+        parameter.name
+        for parameter in inspect.signature(family.build).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+    ]

@@ -1,0 +1,317 @@
+"""Residual networks: a variant is a `Recipe`, and one builder serves them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mpelu.models.activations import Activation, resolve
+from mpelu.models.checkpointing import run_in_segments
+from mpelu.models.checks import Images, at_least, one_of
+from mpelu.models.weights import taylor_
+
+SHORTCUTS = ("A", "B", "C", "conv")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """A residual network in words: "conv3" and "conv1" (the kernel size), "bn" and "act".
+
+    Three stages of n blocks each, the second and third starting with stride 2. A block gives
+    after(shortcut + branch(before(input))).
+    """
+
+    branch: str
+    """The residual function. The first convolution has the stride. Three convolutions make a
+    bottleneck: the last is four times as wide as the others."""
+    before: str = ""
+    """Ahead of the branch; where the block changes shape, ahead of the shortcut as well."""
+    after: str = ""
+    """After the addition."""
+    stem: str = "conv3 bn act"
+    """Ahead of the blocks."""
+    tail: str = ""
+    """After the blocks, before the average over the map and the linear classifier."""
+    shortcut: str = "conv"
+    """Where the shape changes: "A" subsampling and zero channels, "B" 1x1 convolution and BN,
+    "conv" 1x1 convolution alone. "C" is "B" in every block."""
+    after_start: tuple[float, float] | None = None
+    """alpha and beta at the start of an MPELU after the addition, if not as everywhere else."""
+    last_survival: float = 1.0
+    """Stochastic depth: the probability that the last block is kept in a training step, falling
+    linearly from 1 ahead of the first."""
+    layers_outside: int = 2
+    """Weight layers a depth counts besides those of the branches: the stem and the classifier."""
+
+
+BASIC = "conv3 bn act conv3 bn"
+BOTTLENECK = "conv1 bn act conv3 bn act conv1"
+BN_ACT = "bn act"
+
+RESNET = Recipe(branch=BASIC, after="act", shortcut="A")
+"""The original, Fig. 4(a)."""
+RESNET_B = Recipe(branch=BASIC, after="act", shortcut="A", after_start=(98.0, 0.01))
+"""MPELU ResNet (B): shortcut and MPELU after the addition start close to the identity."""
+NON_BOTTLENECK = Recipe(branch=BASIC, shortcut="A")
+"""Fig. 4(b). The paper counts more than this text of it gives; see docs/models.md."""
+PRE = Recipe(before=BN_ACT, branch=BOTTLENECK, stem="conv3", tail=BN_ACT)
+"""Full pre-activation as published, Fig. 4(c)."""
+MPELU_PRE = Recipe(before=BN_ACT, branch=BOTTLENECK, tail=BN_ACT)
+"""Fig. 4(d), with BN_1 and MPELU after the stem as the paper's other networks have."""
+MPELU_ONLY_PRE_BN = Recipe(before="act", branch=BOTTLENECK + " bn", tail=BN_ACT)
+"""Fig. 5(a)."""
+MPELU_ONLY_PRE = Recipe(before="act", branch=BOTTLENECK, tail=BN_ACT)
+"""Fig. 5(b)."""
+NOPRE_BN = Recipe(branch=BOTTLENECK + " bn", tail=BN_ACT)
+"""Fig. 5(c)."""
+NOPRE = Recipe(branch=BOTTLENECK, tail=BN_ACT)
+"""Fig. 5(d), the proposed network."""
+NOPRE_NO_BN = Recipe(branch="conv1 act conv3 act conv1", tail=BN_ACT)
+"""Fig. 5(e): no BN in the residual function."""
+NOPRE_NO_BN_1 = Recipe(branch=BOTTLENECK, stem="conv3 act", tail=BN_ACT)
+"""Fig. 5(d) without BN_1."""
+NOPRE_NO_BN_1_END = Recipe(branch=BOTTLENECK, stem="conv3 act", tail="act")
+"""Fig. 5(d) without BN_1 and BN_end."""
+STOCHASTIC = Recipe(branch=BASIC, after="act", shortcut="A", last_survival=0.5)
+"""ResNet with stochastic depth (Huang et al., 1603.09382)."""
+WIDE = Recipe(
+    before=BN_ACT, branch="conv3 bn act conv3", stem="conv3", tail=BN_ACT, layers_outside=4
+)
+"""Wide ResNet (Zagoruyko and Komodakis, 1605.07146), without dropout. Its depth counts the stem
+and three shortcuts, not the classifier."""
+
+
+def _stack(
+    order: str, channels: Sequence[int], activation: Activation, stride: int = 1
+) -> nn.Sequential:
+    """The layers of an order in words.
+
+    Args:
+        order: "conv1", "conv3", "bn" and "act".
+        channels: of the input, then of the output of each convolution.
+        activation: for "act".
+        stride: of the first convolution.
+    """
+    layers = nn.Sequential()
+    width, *rest = channels
+    for word in order.split():
+        if word == "bn":
+            layers.append(nn.BatchNorm2d(width))
+        elif word == "act":
+            layers.append(activation.make(width))
+        else:
+            kernel = int(word.removeprefix("conv"))
+            layers.append(
+                nn.Conv2d(width, rest[0], kernel, stride, padding=kernel // 2, bias=False)
+            )
+            width, *rest = rest
+            stride = 1
+    return layers
+
+
+class Subsample(nn.Module):
+    """Shortcut option A: every stride-th pixel, zero channels appended.
+
+    Shape:
+        - Input: [batch, channels, height, width].
+        - Output: [batch, channels + added, ceil(height / stride), ceil(width / stride)].
+    """
+
+    def __init__(self, added: int, stride: int) -> None:
+        super().__init__()
+        self.added = added
+        self.stride = stride
+
+    def forward(self, input: Tensor) -> Tensor:
+        kept = input[:, :, :: self.stride, :: self.stride]
+        return F.pad(kept, (0, 0, 0, 0, 0, self.added))
+
+    def extra_repr(self) -> str:
+        return f"added={self.added}, stride={self.stride}"
+
+
+def _shortcut(kind: str, before: int, after: int, stride: int) -> nn.Module:
+    if before == after and stride == 1 and kind != "C":
+        return nn.Identity()
+    if kind == "A":
+        return Subsample(after - before, stride)
+    conv = nn.Conv2d(before, after, 1, stride, bias=False)
+    return conv if kind == "conv" else nn.Sequential(conv, nn.BatchNorm2d(after))
+
+
+def _draw() -> float:
+    """Uniform between 0 and 1; from the CPU's generator, so that no device has to be waited for."""
+    return torch.rand((), device="cpu").item()
+
+
+class Block(nn.Module):
+    """after(shortcut + branch(before(input))).
+
+    Args:
+        before: ahead of the branch.
+        branch: the residual function.
+        shortcut: the way around it.
+        after: after the addition.
+        shared: whether the shortcut starts after `before` too.
+        survival: probability that a training step uses the branch, one draw for the whole batch;
+            otherwise the branch is multiplied by it.
+
+    Shape:
+        - Input: [batch, channels, height, width].
+        - Output: as the branch gives.
+    """
+
+    def __init__(
+        self,
+        before: nn.Module,
+        branch: nn.Module,
+        shortcut: nn.Module,
+        after: nn.Module,
+        *,
+        shared: bool,
+        survival: float,
+    ) -> None:
+        super().__init__()
+        self.before = before
+        self.branch = branch
+        self.shortcut = shortcut
+        self.after = after
+        self.shared = shared
+        self.survival = survival
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.survival < 1 and self.training and _draw() >= self.survival:
+            return self.after(self.shortcut(self.before(input) if self.shared else input))
+        ready = self.before(input)
+        residual = self.branch(ready)
+        if self.survival < 1 and not self.training:
+            residual = residual * self.survival
+        return self.after(self.shortcut(ready if self.shared else input) + residual)
+
+    def extra_repr(self) -> str:
+        parts = ["shared=True"] if self.shared else []
+        return ", ".join(parts + ([f"survival={self.survival:g}"] if self.survival < 1 else []))
+
+
+class ResidualNetwork(nn.Module):
+    """Stem, blocks, tail and classifier.
+
+    Shape:
+        - Input: [batch, in_channels, height, width].
+        - Output: [batch, num_classes].
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        stem: nn.Module,
+        blocks: nn.Sequential,
+        tail: nn.Module,
+        classifier: nn.Linear,
+        *,
+        gradient_checkpointing: bool,
+    ) -> None:
+        super().__init__()
+        self.images = images
+        self.stem = stem
+        self.blocks = blocks
+        self.tail = tail
+        self.classifier = classifier
+        self.gradient_checkpointing = gradient_checkpointing
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.stem(self.images(images))
+        if self.gradient_checkpointing and torch.is_grad_enabled():
+            features = run_in_segments(self.blocks, features)
+        else:
+            features = self.blocks(features)
+        return self.classifier(self.tail(features).mean((2, 3)))
+
+
+def blocks_per_stage(name: str, recipe: Recipe, depth: int) -> int:
+    """n of a depth, or a ValueError that names the closest depth that fits."""
+    step = 3 * recipe.branch.count("conv")
+    blocks, remainder = divmod(depth - recipe.layers_outside, step)
+    if remainder or blocks < 1:
+        closest = max(1, round((depth - recipe.layers_outside) / step)) * step
+        raise ValueError(
+            f"{name}: expected a depth of {step}n+{recipe.layers_outside} with n >= 1, got {depth} "
+            f"(closest: {closest + recipe.layers_outside})"
+        )
+    return blocks
+
+
+def build(
+    recipe: Recipe,
+    name: str,
+    depth: int,
+    widening: int = 1,
+    *,
+    activation: Activation,
+    num_classes: int,
+    in_channels: int,
+    width: int = 16,
+    shortcut: str | None = None,
+    gradient_checkpointing: bool = False,
+) -> ResidualNetwork:
+    """A residual network for small images.
+
+    Args:
+        recipe: the variant.
+        name: for errors.
+        depth: number of weight layers.
+        widening: how many times as wide the blocks are (Wide ResNet).
+        activation: for "act" in the recipe.
+        num_classes: outputs.
+        in_channels: of the images.
+        width: of the stem, and with its double and fourfold of the three stages.
+        shortcut: "A", "B", "C" or "conv"; None for the recipe's own.
+        gradient_checkpointing: keep the activations of about 2 sqrt(n) of n blocks in training.
+    """
+    count = blocks_per_stage(name, recipe, depth)
+    at_least(f"{name}: widening", widening, 1)
+    at_least(f"{name}: width", width, 1)
+    kind = recipe.shortcut if shortcut is None else shortcut
+    one_of(f"{name}: shortcut", kind, SHORTCUTS)
+    convolutions = recipe.branch.count("conv")
+    expansion = 4 if convolutions == 3 else 1
+    after_activation = (
+        resolve("mpelu", *recipe.after_start)
+        if recipe.after_start and activation.name == "mpelu"
+        else activation
+    )
+
+    blocks = nn.Sequential()
+    channels = width
+    for stage in range(3):
+        inner = width * widening * 2**stage
+        out = inner * expansion
+        for index in range(count):
+            stride = 2 if stage > 0 and index == 0 else 1
+            survival = 1 - (len(blocks) + 1) / (3 * count) * (1 - recipe.last_survival)
+            branch_channels = [channels, *[inner] * (convolutions - 1), out]
+            blocks.append(
+                Block(
+                    _stack(recipe.before, [channels], activation),
+                    _stack(recipe.branch, branch_channels, activation, stride),
+                    _shortcut(kind, channels, out, stride),
+                    _stack(recipe.after, [out], after_activation),
+                    shared=bool(recipe.before) and (channels != out or stride != 1),
+                    survival=survival,
+                )
+            )
+            channels = out
+    network = ResidualNetwork(
+        Images(name, in_channels, 1),
+        _stack(recipe.stem, [in_channels, width], activation),
+        blocks,
+        _stack(recipe.tail, [channels], activation),
+        nn.Linear(channels, num_classes),
+        gradient_checkpointing=gradient_checkpointing,
+    )
+    taylor_(network, activation.slope, "fan_out")
+    return network

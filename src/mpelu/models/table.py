@@ -1,0 +1,101 @@
+"""The networks beside what the paper says of their size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from mpelu.models.registry import create, find, names
+from mpelu.modules import MPELU
+
+_FIG_4B = (
+    "the block as described gives 1.73M; 1.74M needs shortcut B, BN_end and MPELU_end (1,735,034)"
+)
+_QUOTED = "the paper quotes it from elsewhere"
+
+PAPER: dict[str, tuple[str, str]] = {
+    "plain-52": ("", "the paper trained it with ELU: 121,665,256"),
+    "resnet-110": ("1.73M", ""),
+    "resnet-1202": ("19.4M", ""),
+    "elu-resnet-110": ("1.73M", ""),
+    "mpelu-resnet-a-110": ("1.74M", ""),
+    "mpelu-resnet-b-110": ("1.74M", ""),
+    "mpelu-resnet-110": ("1.74M", _FIG_4B),
+    "preresnet-164": ("1.703M", ""),
+    "preresnet-1001": ("10.2M", f"{_QUOTED}; the network it describes has 10.33M"),
+    "mpelu-preresnet-164": ("1.728M", ""),
+    "mpelu-only-preresnet-bn-164": (
+        "1.727M",
+        "1.727M needs BN_end, BN_1 and MPELU_1 left out (1,727,450)",
+    ),
+    "mpelu-only-preresnet-164": ("1.712M", ""),
+    "nopre-bn-resnet-164": ("1.713M", "1.713M needs BN after the three shortcuts (1,713,274)"),
+    "nopre-resnet-164": ("1.696M", ""),
+    "nopre-resnet-1001": ("10.28M", ""),
+    "nopre-nobn-resnet-164": ("1.688M", ""),
+    "nopre-nobn1-resnet-164": ("1.696M", ""),
+    "nopre-nobn1-nobnend-resnet-164": ("1.696M", ""),
+    "highway-32": ("", "widths are this package's, chosen to come near 1.25M; see docs/models.md"),
+    "dsn": ("", "2,580,510 of them in companions used in training only"),
+    "stochastic-resnet-110": ("1.7M", ""),
+    "stochastic-resnet-1202": ("10.2M", f"{_QUOTED}; it has the weights of resnet-1202, 19.4M"),
+    "wide-resnet-16-8": ("11.0M", ""),
+    "wide-resnet-28-10": ("36.5M", ""),
+}
+"""The count the paper prints, where it prints one, and a remark: why ours is another."""
+
+
+class Row(NamedTuple):
+    """One network, with its own activation, number of classes and input size."""
+
+    name: str
+    layers: int
+    parameters: int
+    multiply_adds: int
+    """Of one image, in convolutions and linear layers."""
+    input_size: int
+    paper: str
+    remark: str
+
+
+def rows() -> Iterator[Row]:
+    """The networks of `names()`, one at a time."""
+    for name in names():
+        family, numbers = find(name)
+        with torch.device("meta"):
+            network = create(name)
+            images = torch.empty(1, 3, family.input_size, family.input_size)
+        paper, remark = PAPER.get(name, ("", ""))
+        yield Row(
+            name=name,
+            layers=numbers[0] if numbers else family.layers,
+            parameters=sum(parameter.numel() for parameter in network.parameters()),
+            multiply_adds=_multiply_adds(network, images),
+            input_size=family.input_size,
+            paper=paper,
+            remark=remark,
+        )
+
+
+def _multiply_adds(network: nn.Module, images: torch.Tensor) -> int:
+    """Of one image; the network is good for nothing else afterwards."""
+    total = 0
+
+    def add(layer: nn.Module, _: object, output: torch.Tensor) -> None:
+        nonlocal total
+        assert isinstance(layer.weight, torch.Tensor)
+        total += output[0, 0].numel() * layer.weight.numel()
+
+    for module in list(network.modules()):
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            module.register_forward_hook(add)
+        for name, child in module.named_children():
+            # They keep the shape, and on the meta device take ten times as long as convolutions.
+            if isinstance(child, (nn.BatchNorm2d, nn.ReLU, nn.ELU, MPELU)):
+                setattr(module, name, nn.Identity())
+    with torch.no_grad():
+        network.eval()(images)
+    return total
