@@ -33,7 +33,7 @@ def network(activation: str, layout: str) -> nn.Module:
     torch.manual_seed(0)
     model = mpelu.models.create("resnet-20", activation=activation)
     if layout == "channels_last":
-        model = model.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 
 

@@ -8,6 +8,8 @@ import torch
 import mpelu
 from mpelu.kernels import native
 
+# Many small operations: threads would wait for each other more than they'd help.
+torch.set_num_threads(1)
 torch._dynamo.config.recompile_limit = 64  # one compiled function serves all tests
 
 

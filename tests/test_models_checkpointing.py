@@ -1,7 +1,6 @@
 """Gradient checkpointing: the same numbers in less memory."""
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,15 +13,6 @@ from torch.utils._pytree import tree_leaves
 from mpelu import models
 
 NAMES = ["nopre-resnet-47", "preresnet-47", "mpelu-resnet-b-32", "stochastic-resnet-32"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Many small operations: threads would wait for each other more than they'd help."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def network_of(name: str, checkpointing: bool, **options: object) -> nn.Module:

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,15 +16,6 @@ SMALL = {
     "wide": {"width": 2},
 }
 """By the first word of a name: options that make the network fit a test."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Many small operations: threads would wait for each other more than they'd help."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def small(name: str) -> tuple[nn.Module, torch.Tensor]:

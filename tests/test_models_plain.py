@@ -1,7 +1,5 @@
 """The plain ImageNet networks: sizes of maps and Caffe's pyramid bins."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,15 +8,6 @@ from torch import nn
 
 from mpelu import models
 from mpelu.models.plain import SpatialPyramid, bins, levels
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Many small operations: threads would wait for each other more than they'd help."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def convolution_sizes(depth: int) -> list[int]:

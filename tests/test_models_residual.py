@@ -1,7 +1,5 @@
 """Residual networks: each variant does what its recipe says."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -10,15 +8,6 @@ from torch.nn import functional as F
 import mpelu
 from mpelu import models
 from mpelu.models.residual import Block, ResidualNetwork
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Many small operations: threads would wait for each other more than they'd help."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def small(name: str, **options: object) -> ResidualNetwork:

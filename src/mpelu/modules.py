@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,19 +16,22 @@ MIN_BETA = 1e-6
 to 1 part in 10^4 for y down to -200."""
 
 
-def _initial(name: str, value: float | Tensor, count: int) -> Tensor:
-    """The value as a float64 CPU tensor of shape [1] or [count]."""
-    tensor = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().reshape(-1)
-    if tensor.numel() not in (1, count):
+def _initial(name: str, value: float | Sequence[float] | Tensor, count: int) -> list[float]:
+    """The value as one number for all, or as one for each parameter."""
+    if isinstance(value, (int, float)):
+        numbers = [float(value)]  # no tensors: this is what networks of 1001 layers do
+    else:
+        numbers = torch.as_tensor(value, dtype=torch.float64, device="cpu").reshape(-1).tolist()
+    if len(numbers) not in (1, count):
         raise ValueError(
             f"MPELU: expected {name} as a number or {count} values (num_parameters), "
-            f"got {tensor.numel()}"
+            f"got {len(numbers)}"
         )
-    if not tensor.isfinite().all():
+    if not all(math.isfinite(number) for number in numbers):
         raise ValueError(f"MPELU: expected finite {name}, got {value}")
-    if name == "beta" and not (tensor >= MIN_BETA).all():
-        raise ValueError(f"MPELU: expected beta >= {MIN_BETA}, got {tensor.min().item():g}")
-    return tensor
+    if name == "beta" and min(numbers) < MIN_BETA:
+        raise ValueError(f"MPELU: expected beta >= {MIN_BETA}, got {min(numbers):g}")
+    return numbers
 
 
 class MPELU(nn.Module):
@@ -40,8 +45,8 @@ class MPELU(nn.Module):
 
     Args:
         num_parameters: 1 to share alpha and beta, or the number of channels (dimension 1).
-        alpha: initial value, a number or one for each parameter.
-        beta: as alpha; positive. A sequence of numbers will do for either.
+        alpha: initial value, a number or one for each parameter (a sequence or tensor).
+        beta: as alpha; positive.
         inplace: overwrite the input. Worth it where memory is short; saves none in backward, since
             the output alone is kept anyway.
         device: of the parameters.
@@ -67,8 +72,8 @@ class MPELU(nn.Module):
     def __init__(
         self,
         num_parameters: int = 1,
-        alpha: float | Tensor = 1.0,
-        beta: float | Tensor = 1.0,
+        alpha: float | Sequence[float] | Tensor = 1.0,
+        beta: float | Sequence[float] | Tensor = 1.0,
         *,
         inplace: bool = False,
         device: torch.device | str | None = None,
@@ -79,10 +84,8 @@ class MPELU(nn.Module):
             raise ValueError(f"MPELU: expected num_parameters >= 1, got {num_parameters!r}")
         self.num_parameters = num_parameters
         self.inplace = inplace
-        self._initial = tuple(
-            _initial(name, value, num_parameters)
-            for name, value in (("alpha", alpha), ("beta", beta))
-        )
+        self.initial_alpha = _initial("alpha", alpha, num_parameters)
+        self.initial_beta = _initial("beta", beta, num_parameters)
         self.alpha = nn.Parameter(torch.empty(num_parameters, device=device, dtype=dtype))
         self.beta = nn.Parameter(torch.empty(num_parameters, device=device, dtype=dtype))
         self.reset_parameters()
@@ -119,9 +122,13 @@ class MPELU(nn.Module):
 
     def reset_parameters(self) -> None:
         """Back to the initial alpha and beta."""
-        with torch.no_grad():
-            for parameter, value in zip((self.alpha, self.beta), self._initial, strict=True):
-                parameter.copy_(value.to(parameter.dtype).expand(self.num_parameters))
+        starts = ((self.alpha, self.initial_alpha), (self.beta, self.initial_beta))
+        for parameter, initial in starts:
+            if len(initial) == 1:
+                nn.init.constant_(parameter, initial[0])
+            else:
+                with torch.no_grad():
+                    parameter.copy_(torch.tensor(initial, dtype=torch.float64, device="cpu"))
 
     def __getattr__(self, name: str) -> Any:
         value = super().__getattr__(name)
