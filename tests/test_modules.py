@@ -117,6 +117,8 @@ def test_the_bound_holds_under_compile_and_transforms_too():
     values = {"alpha": torch.ones(2), "beta": torch.full((2,), -5.0)}
     gradient = torch.func.grad(lambda p: torch.func.functional_call(module, p, (x,)).sum())(values)
     assert_close(gradient["beta"], torch.full((2,), -3.0))
+    y = torch.func.functional_call(module, values, (x,))
+    assert_close(y, torch.full((1, 2), -3.0 * MIN_BETA))
     dict(module.named_parameters())["beta"].data.fill_(-5)
     y = torch.compile(module, backend="aot_eager", fullgraph=True)(x)
     assert_close(y.detach(), torch.full((1, 2), -3.0 * MIN_BETA))

@@ -34,6 +34,11 @@ def _initial(name: str, value: float | Sequence[float] | Tensor, count: int) -> 
     return numbers
 
 
+def _is_held_here(value: Tensor) -> bool:
+    """Whether it is a parameter with values of its own, which may be changed in place."""
+    return isinstance(value, nn.Parameter) and not value.is_meta and not _is_transformed()
+
+
 class MPELU(nn.Module):
     """Multiple parametric exponential linear unit with learnable `alpha` and `beta`.
 
@@ -135,7 +140,7 @@ class MPELU(nn.Module):
         # Parameters are found here, so that nobody reads a beta that is not positive. `.data`: the
         # version counter must stay, or a module used twice in a graph couldn't go backward; since
         # the projection changes nothing the second time, what was saved the first time is right.
-        if name == "beta" and isinstance(value, nn.Parameter) and not _is_transformed():
+        if name == "beta" and _is_held_here(value):
             value.data.clamp_(min=MIN_BETA)
         return value
 
@@ -145,7 +150,7 @@ class MPELU(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         beta: Tensor = self.beta
-        if _is_transformed():
+        if not _is_held_here(beta):
             # The same without a change in place: the value is held, the gradient goes through.
             beta = torch.where(beta > MIN_BETA, beta, MIN_BETA + (beta - beta.detach()))
         return mpelu(input, self.alpha, beta, inplace=self.inplace)
