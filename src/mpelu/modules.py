@@ -136,7 +136,7 @@ class MPELU(nn.Module):
                     parameter.copy_(torch.tensor(initial, dtype=torch.float64, device="cpu"))
 
     def __getattr__(self, name: str) -> Any:
-        value = super().__getattr__(name)
+        value: Any = super().__getattr__(name)
         # Parameters are found here, so that nobody reads a beta that is not positive. `.data`: the
         # version counter must stay, or a module used twice in a graph couldn't go backward; since
         # the projection changes nothing the second time, what was saved the first time is right.
