@@ -43,8 +43,8 @@ class Naive(nn.Module):
         return x.clamp(min=0) + a * torch.expm1(b * x.clamp(max=0))
 
 
-def activations(channels: int, with_compiled: bool) -> dict[str, nn.Module | Callable]:
-    found: dict[str, nn.Module | Callable] = {
+def activations(channels: int, dtype: torch.dtype, with_compiled: bool) -> dict[str, nn.Module]:
+    found: dict[str, nn.Module] = {
         "ReLU": nn.ReLU(),
         "LeakyReLU": nn.LeakyReLU(),
         "ELU": nn.ELU(),
@@ -56,8 +56,9 @@ def activations(channels: int, with_compiled: bool) -> dict[str, nn.Module | Cal
         "MPELU": mpelu.MPELU(channels),
     }
     if with_compiled:
-        found["compiled naive"] = torch.compile(Naive(channels, "clamp"), dynamic=False)
-    return found
+        found["compiled naive"] = Naive(channels, "clamp")
+        found["compiled naive"].compile(dynamic=False)
+    return {name: module.to(dtype) for name, module in found.items()}
 
 
 def measure(
@@ -70,7 +71,7 @@ def measure(
     grad = torch.randn(shape, generator=generator).to(dtype).contiguous(memory_format=format)
     target = torch.empty_like(x)
     leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
-    modules = activations(shape[1], with_compiled)
+    modules = activations(shape[1], dtype, with_compiled)
     outputs: dict[str, Tensor] = {}
 
     def forward(name: str) -> Callable[[], None]:
@@ -107,8 +108,7 @@ def measure(
         for name, values in table.items():
             result[name][kind] = quantiles(values)
     for name, module in modules.items():
-        parameters = module.parameters() if isinstance(module, nn.Module) else ()
-        kept = saved_bytes(partial(module, leaf), parameters)
+        kept = saved_bytes(partial(module, leaf), module.parameters())
         result[name]["saved_bytes_per_element"] = kept / x.numel()
     return result
 

@@ -179,11 +179,14 @@ def test_fx_keeps_the_function_as_one_node():
 
 def test_fake_tensors_and_dispatch_modes():
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils.flop_counter import FlopCounterMode
 
     with FakeTensorMode():
         assert MPELU(4)(torch.randn(2, 4)).shape == (2, 4)
         assert mpelu.mpelu(torch.randn(4), torch.ones(1), torch.ones(1), inplace=True).shape == (4,)
+    module, x = MPELU(4), torch.randn(2, 4)
+    assert_close(make_fx(module)(torch.randn(2, 4))(x), module(x))
     with FlopCounterMode(display=False):
         assert MPELU(4)(torch.ones(2, 4)).shape == (2, 4)
 

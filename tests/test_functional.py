@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import reference
 import torch
+from conftest import needs_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -72,19 +73,37 @@ def test_parameter_gradients_of_a_million_elements(run, alpha, beta):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("beta", [0.01, 1.0, 5.0])
+@pytest.mark.parametrize("beta", [1e-6, 0.01, 1.0, 5.0])
 @pytest.mark.parametrize("alpha", [1.0, 0.3, 98.0])
-def test_parameter_gradients_in_half_precision(run, dtype, alpha, beta):
+@pytest.mark.parametrize("low", [0.0, 4.0, 5.0], ids=["0-5", "4-5", "5"])
+def test_parameter_gradients_in_half_precision(backend, dtype, alpha, beta, low):
     generator = torch.Generator().manual_seed(2)
-    x = (-5 / beta * torch.rand(64, 2, 512, generator=generator)).to(dtype)
+    depth = low + (5 - low) * torch.rand(16, 2, 256, generator=generator)  # beta |y|
+    x = -(depth / max(beta, 1e-3)).to(dtype)
     grad = torch.rand(x.shape, generator=generator).to(dtype)
     a = torch.full((2,), alpha, requires_grad=True)  # float32 parameters, as under autocast
     b = torch.full((2,), beta, requires_grad=True)
-    result = torch.autograd.grad(run(x, a, b), (a, b), grad)
+    result = torch.autograd.grad(mpelu.mpelu(x, a, b), (a, b), grad)
     _, *exact = reference.gradients(grad, x, a, b)
     for got, expected in zip(result, exact, strict=True):
         assert got.dtype == torch.float32
         assert ((got.double() - expected) / expected).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.0, 98.0])
+@pytest.mark.parametrize("depth", [(0, 5), (8, 10)])
+def test_parameter_gradients_in_saturation(backend, alpha, depth):
+    """beta |y| of 8 to 10: the output differs from -alpha by a few hundred roundings."""
+    generator = torch.Generator().manual_seed(7)
+    low, high = depth
+    x = -(low + (high - low) * torch.rand(1_000_000, generator=generator))
+    grad = torch.rand(x.shape, generator=generator)
+    a = torch.tensor([alpha], requires_grad=True)
+    b = torch.ones(1, requires_grad=True)
+    result = torch.autograd.grad(mpelu.mpelu(x, a, b), (a, b), grad)
+    _, *exact = reference.gradients(grad, x, a, b)
+    for got, expected in zip(result, exact, strict=True):
+        assert ((got.double() - expected) / expected).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -222,14 +241,30 @@ def test_any_shape_and_stride(case, dtype, without_native):
 @settings(max_examples=150, deadline=None)
 def test_every_path_through_the_kernel(outer, channels, inner, alpha):
     """Planes and rows, whole and broken vectors, saved output and saved input."""
+    needs_native()
     generator = torch.Generator().manual_seed(outer * 4900 + channels * 70 + inner)
     x = torch.randn(outer, channels, inner, generator=generator).requires_grad_()
     grad = torch.randn(outer, channels, inner, generator=generator)
-    a = torch.full((channels,), alpha) + 0.1 * torch.rand(channels, generator=generator)
+    a = alpha * (1 + torch.rand(channels, generator=generator))
     b = 0.5 + torch.rand(channels, generator=generator)
     a.requires_grad_()
     b.requires_grad_()
     grads = torch.autograd.grad(mpelu.mpelu(x, a, b), (x, a, b), grad)
+    for got, expected in zip(grads, reference.gradients(grad, x, a, b), strict=True):
+        assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 70_001), (64, 4096), (200, 5000), (8, 4096, 2, 2)])
+@pytest.mark.parametrize("alpha", [0.5, -0.5])
+def test_wide_rows(backend, shape, alpha):
+    generator = torch.Generator().manual_seed(8)
+    x = torch.randn(shape, generator=generator).requires_grad_()
+    grad = torch.randn(shape, generator=generator)
+    a = (alpha * (1 + torch.rand(shape[1], generator=generator))).requires_grad_()
+    b = (0.5 + torch.rand(shape[1], generator=generator)).requires_grad_()
+    y = mpelu.mpelu(x, a, b)
+    assert_close(y.double(), reference.forward(x, a, b))
+    grads = torch.autograd.grad(y, (x, a, b), grad)
     for got, expected in zip(grads, reference.gradients(grad, x, a, b), strict=True):
         assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
 
@@ -266,12 +301,20 @@ def test_bad_input_is_named():
     message = r"with 1 or 4 values for an input of shape \[2, 4, 5\], got 5"
     with pytest.raises(ValueError, match=message):
         mpelu.mpelu(torch.ones(2, 4, 5), torch.ones(5), torch.ones(5))
-    with pytest.raises(ValueError, match=r"with 1 or 1 values for an input of shape \[4\], got 4"):
+    with pytest.raises(ValueError, match=r"with 1 value for an input of shape \[4\], got 4"):
         mpelu.mpelu(torch.ones(4), torch.ones(4), torch.ones(4))
     with pytest.raises(ValueError, match=r"of one shape .* got \[4\] and \[1\]"):
         mpelu.mpelu(torch.ones(2, 4), torch.ones(4), one)
     with pytest.raises(ValueError, match=r"of one shape .* got \[\] and \[\]"):
         mpelu.mpelu(torch.ones(2, 4), torch.ones(()), torch.ones(()))
+
+
+def test_another_device_is_named():
+    meta = torch.ones(1, device="meta")
+    with pytest.raises(
+        ValueError, match="expected alpha on the device of the input, cpu, got meta"
+    ):
+        mpelu.mpelu(torch.ones(3), meta, meta)
 
 
 def test_small_beta_keeps_its_digits(run):

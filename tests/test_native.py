@@ -98,7 +98,7 @@ def kept_tensors(module: torch.nn.Module, x: torch.Tensor) -> tuple[list[int], t
         (98.0, 0.01, "output"),
         (0.0, 1.0, "input"),
         (-1.0, 1.0, "input"),
-        (1e-39, 1.0, "input"),  # subnormal: the output has lost digits
+        (1e-30, 1.0, "input"),  # so small that the output might lose digits
         ([1.0, 1.0, 0.0, 1.0], 1.0, "input"),  # one channel is enough
     ],
 )
@@ -106,6 +106,12 @@ def test_one_tensor_is_kept(backend, alpha, beta, kept):
     x = torch.randn(2, 4, 8, requires_grad=True)
     addresses, y = kept_tensors(MPELU(4, alpha, beta), x)
     assert addresses == [(y if kept == "output" else x).data_ptr()]
+
+
+def test_half_precision_keeps_the_input(backend):
+    x = torch.randn(2, 4, 8, dtype=torch.bfloat16, requires_grad=True)
+    addresses, _ = kept_tensors(MPELU(4), x)
+    assert addresses == [x.data_ptr()]
 
 
 def test_a_following_convolution_shares_what_is_kept(backend):
@@ -131,6 +137,19 @@ def test_in_place(backend, alpha, dtype):
         assert_close(left, right)
 
 
+@pytest.mark.parametrize("alpha", [0.7, -0.7])
+def test_second_derivative_in_place(backend, alpha):
+    x = torch.tensor([-1.0, -0.5, 2.0], requires_grad=True)
+    a, b = torch.tensor([alpha]), torch.ones(1)
+
+    def hessian_product(inplace):
+        y = mpelu.mpelu(x * 1, a, b, inplace=inplace)
+        (g,) = torch.autograd.grad((y * x.exp()).sum(), x, create_graph=True)
+        return torch.autograd.grad((g**2).sum(), x)[0]
+
+    assert_close(hessian_product(True), hessian_product(False))
+
+
 def test_in_place_on_a_slice(backend):
     base = torch.randn(4, 6, 8)
     expected = base.clone()
@@ -141,9 +160,11 @@ def test_in_place_on_a_slice(backend):
 
 def test_in_place_where_it_is_not_sound_is_an_error(backend):
     one = torch.ones(1)
-    with pytest.raises(RuntimeError, match="leaf"):
-        mpelu.mpelu(torch.randn(3, requires_grad=True), one, one, inplace=True)
-    x = torch.randn(3, requires_grad=True)
+    x = torch.tensor([-1.0, 2.0, -3.0], requires_grad=True)
+    for alpha in (one, -one):
+        with pytest.raises(RuntimeError, match="leaf"):
+            mpelu.mpelu(x, alpha, one, inplace=True)
+    assert x.tolist() == [-1.0, 2.0, -3.0]
     y = mpelu.mpelu(x.exp(), one, one, inplace=True)  # exp needs its output for backward
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()

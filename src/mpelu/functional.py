@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from mpelu.kernels import eager, native
 
@@ -66,13 +67,16 @@ _mpelu_backward = torch.ops.mpelu.mpelu_backward.default
 def _output_suffices(alpha: Tensor, beta: Tensor, dtype: torch.dtype) -> bool:
     """Whether the gradients can be had from the output, so that the input need not be kept.
 
-    The output tells the branch by its sign and gives u = f / alpha where alpha > 0 and beta > 0 in
-    every channel. An alpha below the smallest normal number would leave f too few digits. On
-    other devices the answer would cost a wait for the device; there the input is kept.
+    Where alpha > 0 and beta > 0 in every channel the output tells the branch by its sign, and
+    y = log(1 + f / alpha) / beta. The limits leave f all its digits. Half precision has too few:
+    beta's gradient would be off by 3 % at beta y = -5. On other devices the answer would cost a
+    wait for the device; there the input is kept.
     """
-    if alpha.device.type != "cpu" or type(alpha) not in (Tensor, torch.nn.Parameter):
+    if dtype not in (torch.float32, torch.float64) or alpha.device.type != "cpu":
         return False
-    return alpha.min().item() >= torch.finfo(dtype).tiny and beta.min().item() > 0
+    if type(alpha) not in _PLAIN:  # a tensor without values
+        return False
+    return alpha.min().item() >= 1e-20 and beta.min().item() >= 1e-10
 
 
 def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -97,18 +101,33 @@ class _InPlace(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-        ctx.saved_is_output = _output_suffices(alpha, beta, input.dtype)
-        needed = any(ctx.needs_input_grad) and not ctx.saved_is_output
-        original = input.clone() if needed else input
+        ctx.saved_is_output = True
         _mpelu_in_place(input, alpha, beta)
         ctx.mark_dirty(input)
-        ctx.save_for_backward(original, alpha, beta)
+        ctx.save_for_backward(input, alpha, beta)
         return input
 
     backward = staticmethod(_differentiate)
 
 
-def _is_transformed() -> bool:
+def _run_in_place(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    if not torch.is_grad_enabled() or not any(t.requires_grad for t in (input, alpha, beta)):
+        _mpelu_in_place(input, alpha, beta)
+        torch.autograd.graph.increment_version(input)
+        return input
+    if input.requires_grad and input.is_leaf:  # autograd would only say so afterwards
+        raise RuntimeError(
+            "mpelu: expected an input that may be overwritten, got a leaf that requires grad"
+        )
+    if _output_suffices(alpha, beta, input.dtype):
+        return _InPlace.apply(input, alpha, beta)
+    return input.copy_(_mpelu(input.clone(), alpha, beta))
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_transformed() -> bool:
     """Under torch.compile, export, tracing, functional transforms or forward-mode AD.
 
     The plain formula serves these: compilers fuse it, transforms see through it.
@@ -116,6 +135,7 @@ def _is_transformed() -> bool:
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
+        or is_in_torch_dispatch_mode()
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )
@@ -125,6 +145,11 @@ def _check(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
     for name, tensor in (("input", input), ("alpha", alpha), ("beta", beta)):
         if not tensor.is_floating_point():
             raise TypeError(f"mpelu: expected a floating point {name}, got {tensor.dtype}")
+        if tensor.device != input.device:
+            raise ValueError(
+                f"mpelu: expected {name} on the device of the input, {input.device}, "
+                f"got {tensor.device}"
+            )
     if alpha.dim() != 1 or alpha.shape != beta.shape:
         raise ValueError(
             "mpelu: expected alpha and beta of one shape [1] or [channels], "
@@ -133,8 +158,9 @@ def _check(input: Tensor, alpha: Tensor, beta: Tensor) -> None:
     if alpha.numel() != 1:
         channels = input.size(1) if input.dim() > 1 else 1
         if alpha.numel() != channels:
+            counts = "1 value" if channels == 1 else f"1 or {channels} values"
             raise ValueError(
-                f"mpelu: expected alpha and beta with 1 or {channels} values for an input of shape "
+                f"mpelu: expected alpha and beta with {counts} for an input of shape "
                 f"{list(input.shape)}, got {alpha.numel()}"
             )
 
@@ -165,8 +191,8 @@ def mpelu(input: Tensor, alpha: Tensor, beta: Tensor, inplace: bool = False) -> 
             mpelu, (input, alpha, beta), input, alpha, beta, inplace=inplace
         )
     _check(input, alpha, beta)
-    if _is_transformed():
+    if type(input) not in _PLAIN or is_transformed():
         if inplace:
             return input.copy_(eager.forward(input.clone(), alpha, beta))
         return eager.forward(input, alpha, beta)
-    return _InPlace.apply(input, alpha, beta) if inplace else _mpelu(input, alpha, beta)
+    return _run_in_place(input, alpha, beta) if inplace else _mpelu(input, alpha, beta)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from mpelu.functional import _is_transformed, mpelu
+from mpelu.functional import is_transformed, mpelu
 
 MIN_BETA = 1e-6
 """Where beta is held when an optimizer would push it lower. f is then linear, of slope 1e-6 alpha,
@@ -34,19 +36,14 @@ def _initial(name: str, value: float | Sequence[float] | Tensor, count: int) -> 
     return numbers
 
 
-def _is_held_here(value: Tensor) -> bool:
-    """Whether it is a parameter with values of its own, which may be changed in place."""
-    return isinstance(value, nn.Parameter) and not value.is_meta and not _is_transformed()
-
-
 class MPELU(nn.Module):
     """Multiple parametric exponential linear unit with learnable `alpha` and `beta`.
 
     f(y) = y for y > 0 and alpha (e^(beta y) - 1) otherwise (Li et al., arXiv 1606.00305).
 
-    beta stays positive whatever the optimizer does: a value pushed below `MIN_BETA` is put back to
-    it in the parameter itself before the module next uses, shows or saves beta, so its gradient is
-    whole there and can carry it away again.
+    beta stays positive under any optimizer: after its step a value below `MIN_BETA` is put back to
+    it, in the parameter itself. The gradient is whole there and can carry it away again. A beta
+    changed in other ways is put back before the module next uses it.
 
     Args:
         num_parameters: 1 to share alpha and beta, or the number of channels (dimension 1).
@@ -94,6 +91,7 @@ class MPELU(nn.Module):
         self.alpha = nn.Parameter(torch.empty(num_parameters, device=device, dtype=dtype))
         self.beta = nn.Parameter(torch.empty(num_parameters, device=device, dtype=dtype))
         self.reset_parameters()
+        _live.add(self)
 
     @classmethod
     def relu(cls, num_parameters: int = 1, **kwargs: Any) -> MPELU:
@@ -135,25 +133,35 @@ class MPELU(nn.Module):
                 with torch.no_grad():
                     parameter.copy_(torch.tensor(initial, dtype=torch.float64, device="cpu"))
 
-    def __getattr__(self, name: str) -> Any:
-        value: Any = super().__getattr__(name)
-        # Parameters are found here, so that nobody reads a beta that is not positive. `.data`: the
-        # version counter must stay, or a module used twice in a graph couldn't go backward; since
-        # the projection changes nothing the second time, what was saved the first time is right.
-        if name == "beta" and _is_held_here(value):
-            value.data.clamp_(min=MIN_BETA)
-        return value
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        _ = self.beta  # projected before it is saved
-        super()._save_to_state_dict(destination, prefix, keep_vars)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _live.add(self)  # copied or unpickled
 
     def forward(self, input: Tensor) -> Tensor:
         beta: Tensor = self.beta
-        if not _is_held_here(beta):
-            # The same without a change in place: the value is held, the gradient goes through.
+        if type(beta) is not nn.Parameter or is_transformed():
+            # The bound without a change in place: the value is held, the gradient goes through.
             beta = torch.where(beta > MIN_BETA, beta, MIN_BETA + (beta - beta.detach()))
+        elif beta.device.type == "cpu" and beta.data.min() < MIN_BETA:
+            # Changed by hand. `.data`: the version counter must stay, or a module used twice in a
+            # graph couldn't go backward; the second time nothing changes.
+            beta.data.clamp_(min=MIN_BETA)
         return mpelu(input, self.alpha, beta, inplace=self.inplace)
 
     def extra_repr(self) -> str:
         return f"num_parameters={self.num_parameters}" + (", inplace=True" if self.inplace else "")
+
+
+_live: weakref.WeakSet[MPELU] = weakref.WeakSet()
+
+
+def _hold_beta(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """After each step of any torch optimizer: no beta of its parameters below the bound."""
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    betas: list[Tensor] = [m.beta for m in list(_live) if id(m.beta) in stepped]
+    if betas:
+        with torch.no_grad():
+            torch._foreach_clamp_min_(betas, MIN_BETA)
+
+
+register_optimizer_step_post_hook(_hold_beta)

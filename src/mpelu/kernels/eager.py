@@ -68,26 +68,29 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of input, alpha and beta from the output, or from the input where that is kept.
 
-    With u = e^(beta y) - 1 and w = 1 + u the gradients on the negative side are alpha beta w,
-    u and alpha y w. From the output u = f / alpha and y = log(w) / beta; w log(w) goes to zero
-    with w, so the saturated end, where y can't be recovered, adds nothing.
+    With w = e^(beta y) the gradients on the negative side are alpha beta w, w - 1 and alpha y w.
+    From the output alpha w = f + alpha and y = log(w) / beta; w log(w) goes to zero with w, so the
+    saturated end, where y can't be recovered, adds nothing.
     """
     a, b = along_channels(alpha, saved), along_channels(beta, saved)
     g = grad.to(compute_dtype(saved.dtype))
     wide = saved.to(compute_dtype(saved.dtype))
     positive = wide > 0
-    # clamp, not where: it keeps NaN, and the untaken branch stays finite
+    # Clamps keep NaN, and keep finite what is not taken.
     if saved_is_output:
-        u = (wide.clamp(max=0.0) / a).clamp(min=-1.0)
-        y = torch.log1p(u.clamp(min=-1 + torch.finfo(u.dtype).eps / 2)) / b
+        f = wide.clamp(max=0.0)
+        u, top = f / a, (f + a).clamp(min=0.0)
+        # 1 + u has lost the low digits of u near zero; f + a is exact where f saturates
+        near, far = u.clamp(min=-0.5), (top / a).clamp(min=torch.finfo(u.dtype).eps / 4, max=0.5)
+        y = torch.where(u > -0.5, torch.log1p(near), torch.log(far)) / b
     else:
         y = wide.clamp(min=torch.finfo(wide.dtype).min, max=0.0)
         u = torch.expm1(b * y)
-    w = 1 + u
+        top = a * torch.exp(b * y)
     below = torch.where(positive, 0.0, g)
-    grad_input = torch.where(positive, g, g * (a * b * w)).to(saved.dtype)
+    grad_input = torch.where(positive, g, g * (b * top)).to(saved.dtype)
     return (
         grad_input,
         sum_to_channels(below * u, alpha),
-        sum_to_channels(below * (a * (y * w)), beta),
+        sum_to_channels(below * (y * top), beta),
     )

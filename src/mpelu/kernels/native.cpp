@@ -14,7 +14,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <numeric>
 #include <vector>
@@ -116,7 +115,7 @@ INLINE Exponential<W> exponential(F<W> y, F<W> rate) {
   constexpr float round_to_integer = 12582912.0f;  // 1.5 * 2^23: the low mantissa bits hold n
   F<W> t = at_least<W>(y * rate, -126.0f);
   F<W> shifted = t + round_to_integer;
-  F<W> power = (F<W>)(((I<W>)shifted << 23) + 0x3f800000);
+  F<W> power = (F<W>)(((U<W>)shifted << 23) + 0x3f800000u);
   F<W> r = at_least<W>(y * rate - (shifted - round_to_integer), -1.0f);  // fused: product not rounded
   F<W> q = broadcast<W>(1.54035123e-4f);  // minimax on [-1/2, 1/2], relative error 1.1e-8
   q = q * r + 1.33907355e-3f;
@@ -132,7 +131,7 @@ template <int W>
 INLINE F<W> log2_1p(F<W> u, F<W> w) {
   I<W> bits = (I<W>)w;
   I<W> exponent = (bits - 0x3f3504f3) >> 23;  // mantissa from sqrt(1/2) to sqrt(2)
-  F<W> mantissa = (F<W>)(bits - (exponent << 23));
+  F<W> mantissa = (F<W>)((U<W>)bits - ((U<W>)exponent << 23));
   F<W> f = exponent == 0 ? u : mantissa - 1.0f;  // u itself: 1 + u has lost its low digits
   F<W> q = broadcast<W>(1.25804442e-1f);  // minimax, relative error 2.6e-8
   q = q * f - 2.07261008e-1f;
@@ -146,36 +145,44 @@ INLINE F<W> log2_1p(F<W> u, F<W> w) {
   return q * f + __builtin_convertvector(exponent, F<W>);
 }
 
-// The three operations on one vector. Their two parameters per channel are made by `prepare`.
+// The three operations on one vector, with the numbers of a channel that they need.
 enum Operation { forward_op, backward_from_input, backward_from_output };
 
 template <int W>
-INLINE F<W> activate(F<W> x, F<W> alpha, F<W> rate) {
-  return x > 0.0f ? x : alpha * exponential<W>(x, rate).minus_one();
+struct Channel {
+  F<W> alpha, beta;
+  F<W> rate;     // beta log2(e)
+  F<W> inverse;  // 1 / alpha, for backward from the output
+};
+
+template <int W>
+INLINE F<W> activate(F<W> x, const Channel<W>& c) {
+  return x > 0.0f ? x : c.alpha * exponential<W>(x, c.rate).minus_one();
 }
 
-// u = e^(beta y) - 1 and w = 1 + u; sums g u (alpha's gradient) and g w log2(w), which is the
-// gradient of beta up to a factor per channel.
+// Sums g f for alpha's gradient and g (f + alpha) log2(e^(beta y)) for beta's, each up to a factor
+// of the channel. From the output, f + alpha is taken before the division by alpha: it is exact
+// where f saturates, and would be lost in the rounding of f / alpha.
 template <int W, Operation op>
-INLINE F<W> differentiate(F<W> g, F<W> saved, F<W> first, F<W> slope, F<W>& sum_alpha,
+INLINE F<W> differentiate(F<W> g, F<W> saved, const Channel<W>& c, F<W>& sum_alpha,
                           F<W>& sum_beta) {
   auto positive = saved > 0.0f;
   F<W> negative = positive ? F<W>{} : saved;
   F<W> below = positive ? F<W>{} : g;
-  F<W> u, w, t;
+  F<W> part, top, t;
   if constexpr (op == backward_from_input) {
-    auto e = exponential<W>(negative, first);
-    u = e.minus_one();
-    w = e.value();
+    auto e = exponential<W>(negative, c.rate);
+    part = e.minus_one();  // f / alpha: alpha may be zero
+    top = c.alpha * e.value();
     t = e.t;
   } else {
-    u = at_least<W>(negative * first, -1.0f);
-    w = 1.0f + u;
-    t = log2_1p<W>(u, w);
+    part = negative;
+    top = at_least<W>(c.alpha + negative, 0.0f);
+    t = log2_1p<W>(negative * c.inverse, top * c.inverse);
   }
-  sum_alpha += below * u;
-  sum_beta += below * (w * t);
-  return positive ? g : g * (slope * w);
+  sum_alpha += below * part;
+  sum_beta += below * (top * t);
+  return positive ? g : g * (c.beta * top);
 }
 
 // The last, incomplete vector of a span is worked on in a padded copy.
@@ -189,21 +196,22 @@ struct Padded {
   INLINE void write(T* p, Index n) const { std::memcpy(p, values, n * sizeof(T)); }
 };
 
+constexpr Index plane_piece = 4096;    // elements
+constexpr Index widest_block = 4096;   // columns; their parameters and sums stay in the L2 cache
+constexpr Index narrowest_block = 1024;
+
 struct Job {
   const void* input;  // forward: the input; backward: what was saved
   const void* grad;
   void* output;
-  const float* first;   // two parameters a channel (planes) or a column (rows)
-  const float* second;
-  float* partial;       // planes: a pair of sums a piece; rows: two rows of sums a piece
-  Index length;         // elements of a plane or of a row
-  Index channels;       // planes only
-  Index pieces_per_plane;
-  Index rows_per_piece;
+  const float *alpha, *beta, *rate, *inverse;  // one a channel (planes) or a column (rows)
+  float* partial;  // planes: a pair of sums a piece; rows: two sums a column of each group of rows
   Index total;
+  Index length;            // of a plane or of a row
+  Index channels;          // planes only
+  Index pieces_per_plane;  // planes only
+  Index rows_per_group, blocks, block;  // rows only: a piece is a group of rows in a block of columns
 };
-
-constexpr Index plane_piece = 4096;
 
 template <int W, class T, Operation op>
 INLINE void planes(const Job& job, Index begin, Index end) {
@@ -213,7 +221,8 @@ INLINE void planes(const Job& job, Index begin, Index end) {
     Index n = std::min(plane_piece, job.length - start);
     Index channel = plane % job.channels;
     Index offset = plane * job.length + start;
-    F<W> first = broadcast<W>(job.first[channel]), second = broadcast<W>(job.second[channel]);
+    const Channel<W> c = {broadcast<W>(job.alpha[channel]), broadcast<W>(job.beta[channel]),
+                          broadcast<W>(job.rate[channel]), broadcast<W>(job.inverse[channel])};
     const T* x = static_cast<const T*>(job.input) + offset;
     T* out = static_cast<T*>(job.output) + offset;
     Index i = 0;
@@ -221,19 +230,18 @@ INLINE void planes(const Job& job, Index begin, Index end) {
       for (; i + W <= n; i += W) {
         expect_read(x + i);
         expect_write(out + i);
-        store<W>(out + i, activate<W>(load<W>(x + i), first, second));
+        store<W>(out + i, activate<W>(load<W>(x + i), c));
       }
       if (i < n) {
         Padded<W, T> tail(x + i, n - i);
-        store<W>(tail.values, activate<W>(load<W>(tail.values), first, second));
+        store<W>(tail.values, activate<W>(load<W>(tail.values), c));
         tail.write(out + i, n - i);
       }
     } else {
       const T* g = static_cast<const T*>(job.grad) + offset;
       F<W> sum_alpha{}, sum_beta{};
       auto step = [&](const T* g, const T* x, T* out) __attribute__((always_inline)) {
-        store<W>(out, differentiate<W, op>(load<W>(g), load<W>(x), first, second, sum_alpha,
-                                           sum_beta));
+        store<W>(out, differentiate<W, op>(load<W>(g), load<W>(x), c, sum_alpha, sum_beta));
       };
       for (; i + W <= n; i += W) {
         expect_read(g + i);
@@ -252,68 +260,84 @@ INLINE void planes(const Job& job, Index begin, Index end) {
   }
 }
 
+template <int W>
+INLINE Channel<W> columns(const Job& job, Index i) {
+  return {load<W>(job.alpha + i), load<W>(job.beta + i), load<W>(job.rate + i),
+          load<W>(job.inverse + i)};
+}
+
+template <int W>
+INLINE Channel<W> last_columns(const Job& job, Index i, Index n) {
+  auto padded = [=](const float* p) __attribute__((always_inline)) {
+    return load<W>(Padded<W, float>(p + i, n).values);
+  };
+  return {padded(job.alpha), padded(job.beta), padded(job.rate), padded(job.inverse)};
+}
+
+// Columns begin to end of a row that starts at x.
 template <int W, class T>
-INLINE void row_forward(const T* x, T* out, const float* first, const float* second, Index n) {
-  Index i = 0;
-  for (; i + W <= n; i += W) {
+INLINE void row_forward(const Job& job, const T* x, T* out, Index begin, Index end) {
+  Index i = begin;
+  for (; i + W <= end; i += W) {
     expect_read(x + i);
     expect_write(out + i);
-    store<W>(out + i, activate<W>(load<W>(x + i), load<W>(first + i), load<W>(second + i)));
+    store<W>(out + i, activate<W>(load<W>(x + i), columns<W>(job, i)));
   }
-  if (i < n) {
-    Padded<W, T> tail(x + i, n - i);
-    Padded<W, float> p(first + i, n - i), q(second + i, n - i);
-    store<W>(tail.values,
-             activate<W>(load<W>(tail.values), load<W>(p.values), load<W>(q.values)));
-    tail.write(out + i, n - i);
+  if (i < end) {
+    Padded<W, T> tail(x + i, end - i);
+    store<W>(tail.values, activate<W>(load<W>(tail.values), last_columns<W>(job, i, end - i)));
+    tail.write(out + i, end - i);
   }
 }
 
 template <int W, class T, Operation op>
-INLINE void row_backward(const T* g, const T* x, T* out, const float* first, const float* second,
-                         float* sum_alpha, float* sum_beta, Index n) {
-  auto step = [](const T* g, const T* x, T* out, const float* first, const float* second,
-                 float* sum_alpha, float* sum_beta) __attribute__((always_inline)) {
+INLINE void row_backward(const Job& job, const T* g, const T* x, T* out, float* sum_alpha,
+                         float* sum_beta, Index begin, Index end) {
+  auto step = [](const T* g, const T* x, T* out, const Channel<W>& c, float* sum_alpha,
+                 float* sum_beta) __attribute__((always_inline)) {
     F<W> a = load<W>(sum_alpha), b = load<W>(sum_beta);
-    store<W>(out, differentiate<W, op>(load<W>(g), load<W>(x), load<W>(first), load<W>(second), a, b));
+    store<W>(out, differentiate<W, op>(load<W>(g), load<W>(x), c, a, b));
     store<W>(sum_alpha, a);
     store<W>(sum_beta, b);
   };
-  Index i = 0;
-  for (; i + W <= n; i += W) {
+  Index i = begin;
+  for (; i + W <= end; i += W) {
     expect_read(g + i);
     expect_read(x + i);
     expect_write(out + i);
-    step(g + i, x + i, out + i, first + i, second + i, sum_alpha + i, sum_beta + i);
+    step(g + i, x + i, out + i, columns<W>(job, i), sum_alpha + i, sum_beta + i);
   }
-  if (i < n) {
-    Index left = n - i;
-    Padded<W, T> tail_g(g + i, left), tail_x(x + i, left);
-    Padded<W, float> p(first + i, left), q(second + i, left);
-    Padded<W, float> a(sum_alpha + i, left), b(sum_beta + i, left);
-    step(tail_g.values, tail_x.values, tail_g.values, p.values, q.values, a.values, b.values);
-    tail_g.write(out + i, left);
-    a.write(sum_alpha + i, left);
-    b.write(sum_beta + i, left);
+  if (i < end) {
+    Index n = end - i;
+    Padded<W, T> tail_g(g + i, n), tail_x(x + i, n);
+    Padded<W, float> a(sum_alpha + i, n), b(sum_beta + i, n);
+    step(tail_g.values, tail_x.values, tail_g.values, last_columns<W>(job, i, n), a.values,
+         b.values);
+    tail_g.write(out + i, n);
+    a.write(sum_alpha + i, n);
+    b.write(sum_beta + i, n);
   }
 }
 
 template <int W, class T, Operation op>
 INLINE void rows(const Job& job, Index begin, Index end) {
   for (Index piece = begin; piece < end; ++piece) {
-    Index from = piece * job.rows_per_piece * job.length;
-    Index to = std::min(from + job.rows_per_piece * job.length, job.total);
-    float* sums = job.partial + piece * 2 * job.length;
-    if constexpr (op != forward_op) std::fill(sums, sums + 2 * job.length, 0.0f);
+    Index group = piece / job.blocks;
+    Index first = piece % job.blocks * job.block;
+    Index last = std::min(first + job.block, job.length);
+    Index from = group * job.rows_per_group * job.length;
+    Index to = std::min(from + job.rows_per_group * job.length, job.total);
     for (Index offset = from; offset < to; offset += job.length) {
-      Index n = std::min(job.length, to - offset);
+      Index stop = std::min(last, to - offset);  // the very last row may be a short one
       const T* x = static_cast<const T*>(job.input) + offset;
       T* out = static_cast<T*>(job.output) + offset;
-      if constexpr (op == forward_op)
-        row_forward<W>(x, out, job.first, job.second, n);
-      else
-        row_backward<W, T, op>(static_cast<const T*>(job.grad) + offset, x, out, job.first,
-                               job.second, sums, sums + job.length, n);
+      if constexpr (op == forward_op) {
+        row_forward<W>(job, x, out, first, stop);
+      } else {
+        float* sums = job.partial + group * 2 * job.length;
+        row_backward<W, T, op>(job, static_cast<const T*>(job.grad) + offset, x, out, sums,
+                               sums + job.length, first, stop);
+      }
     }
   }
 }
@@ -387,22 +411,12 @@ void run(Kernel kernel, const Job& job, Index pieces, int threads) {
 
 constexpr double log2_e = 1.4426950408889634;
 
-// The two numbers each operation needs for a channel.
-void prepare(Operation op, float alpha, float beta, float* first, float* second) {
-  float rate = static_cast<float>(beta * log2_e);
-  switch (op) {
-    case forward_op: *first = alpha, *second = rate; break;
-    case backward_from_input: *first = rate, *second = alpha * beta; break;
-    case backward_from_output: *first = 1.0f / alpha, *second = alpha * beta; break;
-  }
-}
-
 // Outside of this the caller's reference implementation takes over: a negative beta would need
 // the exponential above 1, and infinite or NaN parameters their own rules.
 bool in_domain(const float* alpha, const float* beta, Index n, Operation op) {
   for (Index c = 0; c < n; ++c) {
     if (!(beta[c] > 1e-30f && beta[c] < 1e30f && std::fabs(alpha[c]) < 1e30f)) return false;
-    if (op == backward_from_output && !(alpha[c] >= 1e-37f)) return false;
+    if (op == backward_from_output && !(alpha[c] >= 1e-20f)) return false;
   }
   return true;
 }
@@ -413,75 +427,92 @@ struct Layout {
   Index outer, channels, inner;
 };
 
-Status execute(Operation op, Job job, Layout at, const float* alpha, const float* beta,
-               float* grad_alpha, float* grad_beta, int dtype, int threads) {
-  if (!in_domain(alpha, beta, at.channels, op)) return outside_domain;
-  Index total = at.outer * at.channels * at.inner;
-  job.total = total;
-  bool by_planes = at.channels == 1 || at.inner >= 32 || at.channels * at.inner > 65536;
-  Index columns, pieces, partials;
+// Sums of [piece, 2] or [group, 2, columns] to one pair for each channel.
+std::vector<double> fold(const Job& job, const std::vector<float>& partial, const Layout& at,
+                         bool by_planes) {
+  std::vector<double> sums(2 * at.channels);
   if (by_planes) {
-    columns = at.channels;
+    for (size_t piece = 0; 2 * piece < partial.size(); ++piece) {
+      Index channel = piece / job.pieces_per_plane % at.channels;
+      sums[channel] += partial[2 * piece];
+      sums[at.channels + channel] += partial[2 * piece + 1];
+    }
+    return sums;
+  }
+  std::vector<double> columns(2 * job.length);
+  for (size_t start = 0; start < partial.size(); start += columns.size())
+    for (size_t i = 0; i < columns.size(); ++i) columns[i] += partial[start + i];
+  for (Index i = 0; i < job.length; ++i) {
+    Index channel = i / at.inner % at.channels;
+    sums[channel] += columns[i];
+    sums[at.channels + channel] += columns[job.length + i];
+  }
+  return sums;
+}
+
+Index divide_up(Index a, Index b) { return (a + b - 1) / b; }
+
+Status execute(Operation op, Job job, Layout at, const float* alpha, const float* beta,
+               float* grad_alpha, float* grad_beta, int dtype, int threads) try {
+  if (!in_domain(alpha, beta, at.channels, op)) return outside_domain;
+  job.total = at.outer * at.channels * at.inner;
+  bool by_planes = at.channels == 1 || at.inner >= 32;
+  Index pieces, partials;
+  if (by_planes) {
     job.length = at.inner;
     job.channels = at.channels;
-    job.pieces_per_plane = (at.inner + plane_piece - 1) / plane_piece;
+    job.pieces_per_plane = divide_up(at.inner, plane_piece);
     pieces = at.outer * at.channels * job.pieces_per_plane;
     partials = 2 * pieces;
   } else {
     // Short rows are joined to at least 256 columns, and to whole vectors where that is cheap.
     Index row = at.channels * at.inner;
     Index whole = 16 / std::gcd(row, Index(16));
-    Index joined = (256 + row - 1) / row;
-    Index rounded = (joined + whole - 1) / whole * whole;
-    if (rounded * row <= 4096) joined = rounded;
-    joined = std::min(joined, at.outer);
-    columns = job.length = row * joined;
-    Index count = (total + columns - 1) / columns;
-    job.rows_per_piece = std::clamp<Index>((count + 63) / 64, 1, 128);
-    pieces = (count + job.rows_per_piece - 1) / job.rows_per_piece;
-    partials = 2 * columns * pieces;
+    Index joined = divide_up(256, row);
+    Index rounded = divide_up(joined, whole) * whole;
+    if (rounded * row <= widest_block) joined = rounded;
+    job.length = row * std::min(joined, at.outer);
+    // Groups of 32 to 128 rows, so that writing their sums costs little; where that makes fewer
+    // than 16 pieces to share out, blocks of columns make up for it.
+    Index count = divide_up(job.total, job.length);
+    job.rows_per_group = std::clamp<Index>(divide_up(count, 64), 32, 128);
+    Index groups = divide_up(count, job.rows_per_group);
+    Index wanted = std::min(divide_up(job.length, narrowest_block), divide_up(16, groups));
+    job.blocks = std::max(divide_up(job.length, widest_block), wanted);
+    job.block = divide_up(divide_up(job.length, job.blocks), 16) * 16;
+    job.blocks = divide_up(job.length, job.block);
+    pieces = groups * job.blocks;
+    partials = 2 * groups * job.length;
   }
 
-  std::unique_ptr<float[]> first(new (std::nothrow) float[columns]);
-  std::unique_ptr<float[]> second(new (std::nothrow) float[columns]);
-  std::unique_ptr<float[]> partial(op == forward_op ? nullptr : new (std::nothrow) float[partials]);
-  std::unique_ptr<double[]> sums(op == forward_op ? nullptr : new (std::nothrow) double[2 * columns]());
-  if (!first || !second || (op != forward_op && (!partial || !sums))) return out_of_memory;
-  auto channel_of = [&](Index column) {
-    return by_planes ? column : column / at.inner % at.channels;
-  };
-  for (Index i = 0; i < columns; ++i)
-    prepare(op, alpha[channel_of(i)], beta[channel_of(i)], &first[i], &second[i]);
-  job.first = first.get();
-  job.second = second.get();
-  job.partial = partial.get();
+  Index columns = by_planes ? at.channels : job.length;
+  std::vector<float> parameters(4 * columns), partial(op == forward_op ? 0 : partials);
+  for (Index i = 0; i < columns; ++i) {
+    Index channel = by_planes ? i : i / at.inner % at.channels;
+    parameters[i] = alpha[channel];
+    parameters[columns + i] = beta[channel];
+    parameters[2 * columns + i] = static_cast<float>(beta[channel] * log2_e);
+    parameters[3 * columns + i] = 1.0f / alpha[channel];
+  }
+  job.alpha = parameters.data();
+  job.beta = job.alpha + columns;
+  job.rate = job.beta + columns;
+  job.inverse = job.rate + columns;
+  job.partial = partial.data();
 
   const Kernels& kernels = *chosen.kernels;
   run((by_planes ? kernels.planes : kernels.rows)[dtype][op], job, pieces, threads);
   if (op == forward_op) return done;
 
-  double* sum_alpha = sums.get();
-  double* sum_beta = sum_alpha + columns;
-  for (Index piece = 0; piece < pieces; ++piece) {
-    if (by_planes) {
-      Index channel = piece / job.pieces_per_plane % at.channels;
-      sum_alpha[channel] += partial[2 * piece];
-      sum_beta[channel] += partial[2 * piece + 1];
-    } else {
-      for (Index i = 0; i < 2 * columns; ++i) sums[i] += partial[piece * 2 * columns + i];
-    }
-  }
-  std::vector<double> folded(2 * at.channels);
-  for (Index i = 0; i < columns; ++i) {
-    folded[channel_of(i)] += sum_alpha[i];
-    folded[at.channels + channel_of(i)] += sum_beta[i];
-  }
+  std::vector<double> sums = fold(job, partial, at, by_planes);
   for (Index c = 0; c < at.channels; ++c) {
-    grad_alpha[c] = static_cast<float>(folded[c]);
-    grad_beta[c] =
-        static_cast<float>(folded[at.channels + c] * alpha[c] / (double(beta[c]) * log2_e));
+    double factor = op == backward_from_output ? 1.0 / alpha[c] : 1.0;
+    grad_alpha[c] = static_cast<float>(sums[c] * factor);
+    grad_beta[c] = static_cast<float>(sums[at.channels + c] / (beta[c] * log2_e));
   }
   return done;
+} catch (const std::bad_alloc&) {  // nothing may be thrown through the C interface
+  return out_of_memory;
 }
 
 }  // namespace

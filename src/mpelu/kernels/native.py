@@ -48,11 +48,14 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 library, reason = _load()
 
 
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether it fills its memory without gaps, in any order of dimensions."""
+    return tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense.default(tensor)
+
+
 def _dense(tensor: Tensor) -> Tensor:
-    """The tensor itself if it fills its memory without gaps, in any order of dimensions."""
-    if tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense.default(tensor):
-        return tensor
-    return torch.empty_like(tensor).copy_(tensor)
+    """The tensor itself if it is dense, else a copy that is."""
+    return tensor if _is_dense(tensor) else torch.empty_like(tensor).copy_(tensor)
 
 
 def _layout(tensor: Tensor, channels: int) -> tuple[int, int, int]:
@@ -104,7 +107,7 @@ def forward(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor | None:
 
 def forward_(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor | None:
     """The same in place."""
-    if not _applies(input) or _dense(input) is not input:
+    if not _applies(input) or not _is_dense(input):
         return None
     return input if _run_forward(input, input, alpha, beta) else None
 
