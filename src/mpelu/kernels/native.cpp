@@ -427,6 +427,14 @@ struct Layout {
   Index outer, channels, inner;
 };
 
+// Calls visit(column, channel) for every column of a row; no divisions, of which there'd be many.
+template <class Visit>
+void for_columns(Index columns, Index channels, Index inner, Visit visit) {
+  for (Index column = 0; column < columns;)
+    for (Index channel = 0; channel < channels; ++channel)
+      for (Index end = column + inner; column < end; ++column) visit(column, channel);
+}
+
 // Sums of [piece, 2] or [group, 2, columns] to one pair for each channel.
 std::vector<double> fold(const Job& job, const std::vector<float>& partial, const Layout& at,
                          bool by_planes) {
@@ -442,11 +450,10 @@ std::vector<double> fold(const Job& job, const std::vector<float>& partial, cons
   std::vector<double> columns(2 * job.length);
   for (size_t start = 0; start < partial.size(); start += columns.size())
     for (size_t i = 0; i < columns.size(); ++i) columns[i] += partial[start + i];
-  for (Index i = 0; i < job.length; ++i) {
-    Index channel = i / at.inner % at.channels;
-    sums[channel] += columns[i];
-    sums[at.channels + channel] += columns[job.length + i];
-  }
+  for_columns(job.length, at.channels, at.inner, [&](Index column, Index channel) {
+    sums[channel] += columns[column];
+    sums[at.channels + channel] += columns[job.length + column];
+  });
   return sums;
 }
 
@@ -487,13 +494,12 @@ Status execute(Operation op, Job job, Layout at, const float* alpha, const float
 
   Index columns = by_planes ? at.channels : job.length;
   std::vector<float> parameters(4 * columns), partial(op == forward_op ? 0 : partials);
-  for (Index i = 0; i < columns; ++i) {
-    Index channel = by_planes ? i : i / at.inner % at.channels;
-    parameters[i] = alpha[channel];
-    parameters[columns + i] = beta[channel];
-    parameters[2 * columns + i] = static_cast<float>(beta[channel] * log2_e);
-    parameters[3 * columns + i] = 1.0f / alpha[channel];
-  }
+  for_columns(columns, at.channels, by_planes ? 1 : at.inner, [&](Index column, Index channel) {
+    parameters[column] = alpha[channel];
+    parameters[columns + column] = beta[channel];
+    parameters[2 * columns + column] = static_cast<float>(beta[channel] * log2_e);
+    parameters[3 * columns + column] = 1.0f / alpha[channel];
+  });
   job.alpha = parameters.data();
   job.beta = job.alpha + columns;
   job.rate = job.beta + columns;
