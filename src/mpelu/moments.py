@@ -156,17 +156,17 @@ def quadrature_moments(
         >>> round(second.item(), 4)
         0.3943
     """
-    mean, variance = torch.broadcast_tensors(
+    center, spread = torch.broadcast_tensors(
         to_float64(mean).reshape(-1), to_float64(variance).reshape(-1)
     )
-    sigma = variance.sqrt()
+    sigma = spread.sqrt()
     tiny = torch.finfo(torch.float64).tiny
     uniform = torch.arange(-_TAIL, _TAIL + 1, dtype=torch.float64)
-    edges = [uniform.unsqueeze(1).expand(-1, mean.numel())]
+    edges = [uniform.unsqueeze(1).expand(-1, center.numel())]
     steps = 2 * _TAIL * 0.5 ** torch.arange(_HALVINGS + 1, dtype=torch.float64).unsqueeze(1)
     for kink in kinks:
-        center = ((kink - mean) / sigma.clamp(min=tiny)).clamp(-2 * _TAIL, 2 * _TAIL)
-        edges += [center - steps, center.unsqueeze(0), center + steps]
+        place = ((kink - center) / sigma.clamp(min=tiny)).clamp(-2 * _TAIL, 2 * _TAIL)
+        edges += [place - steps, place.unsqueeze(0), place + steps]
     bounds = torch.cat(edges).clamp(-_TAIL, _TAIL).sort(0).values
 
     nodes, weights = _legendre()
@@ -177,5 +177,5 @@ def quadrature_moments(
     if maximum_of > 1:
         weight = weight * maximum_of * torch.special.ndtr(z) ** (maximum_of - 1)
     z, weight = z.flatten(0, 1), weight.flatten(0, 1)
-    values = function(mean + sigma * z)
+    values = function(center + sigma * z)
     return (weight * values).sum(0), (weight * values**2).sum(0)

@@ -1,6 +1,9 @@
 """Rules for one weight, a whole network at a call, LSUV, and the paper's residual analysis."""
 
 from mpelu.init.activations import activation_moments, gain
+from mpelu.init.lsuv import lsuv_
+from mpelu.init.network import initialize_
+from mpelu.init.report import Report, Row
 from mpelu.init.residual import residual_bound, residual_share
 from mpelu.init.rules import (
     exact_normal_,
@@ -11,10 +14,14 @@ from mpelu.init.rules import (
 )
 
 __all__ = [
+    "Report",
+    "Row",
     "activation_moments",
     "exact_normal_",
     "gain",
     "gaussian_",
+    "initialize_",
+    "lsuv_",
     "msra_normal_",
     "residual_bound",
     "residual_share",

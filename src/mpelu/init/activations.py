@@ -35,56 +35,55 @@ class Activation:
     scale: float = 1.0
     slope: Tensor | None = None
     kinks: tuple[float, ...] = (0.0,)
+    channels: int = 1
+    """How many channels its parameters are for; 1 if it treats all alike."""
 
 
 def _constant(value: float | Tensor) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", torch.float64).reshape(-1)
-    return torch.tensor([value], dtype=torch.float64)
+    """Shape [channels], or [1] where all are equal, as they are in a new module."""
+    if not isinstance(value, Tensor):
+        return torch.tensor([value], dtype=torch.float64)
+    values = value.detach().to("cpu", torch.float64).reshape(-1)
+    return values[:1] if (values == values[0]).all() else values
 
 
 def exponential(
     name: str, alpha: float | Tensor, beta: float | Tensor, scale: float = 1.0
 ) -> Activation:
     """scale times y for y > 0, alpha (e^(beta y) - 1) otherwise."""
-    alpha, beta = _constant(alpha), _constant(beta)
+    alphas, betas = torch.broadcast_tensors(_constant(alpha), _constant(beta))
 
     def function(y: Tensor) -> Tensor:
-        return scale * torch.where(y > 0, y, alpha * torch.expm1(beta * y.clamp(max=0)))
+        return scale * torch.where(y > 0, y, alphas * torch.expm1(betas * y.clamp(max=0)))
 
-    return Activation(name, function, alpha=alpha, beta=beta, scale=scale)
+    return Activation(name, function, alphas, betas, scale, channels=alphas.numel())
 
 
 def leaky(name: str, slope: float | Tensor) -> Activation:
     """y for y > 0, slope y otherwise."""
-    slope = _constant(slope)
-    return Activation(name, lambda y: torch.where(y > 0, y, slope * y), slope=slope)
+    slopes = _constant(slope)
+    return Activation(
+        name, lambda y: torch.where(y > 0, y, slopes * y), slope=slopes, channels=slopes.numel()
+    )
 
 
 LINEAR = leaky("linear", 1.0)
-
-
-def _pointwise(name: str, function: Callable[[Tensor], Tensor], dims: int) -> Activation:
-    def on_channels(y: Tensor) -> Tensor:
-        return function(y.reshape(*y.shape, *[1] * (dims - 2))).reshape(y.shape).to(torch.float64)
-
-    return Activation(name, on_channels, kinks=_LIKELY_KINKS)
 
 
 @torch.no_grad()
 def pointwise(
     name: str, function: Callable[[Tensor], Tensor], channels: int = 1, dims: int = 4
 ) -> Activation | None:
-    """The function as an activation, or None if its outputs depend on more than one input each.
+    """The function as an activation, or None if an output depends on more than its own input.
 
     Args:
         name: for the report.
         function: takes and returns one tensor, channels in dimension 1.
-        channels: size of dimension 1 it expects.
+        channels: size of dimension 1 it expects; 1 if any will do.
         dims: number of dimensions it expects.
     """
     generator = torch.Generator().manual_seed(0)
-    shape = (8, channels, *[3] * (dims - 2))
+    shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))[:dims]
     one, other = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
     kept = torch.rand(shape, generator=generator) < 0.5
     try:
@@ -95,8 +94,16 @@ def pointwise(
         return None
     if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):
         return None
-    first, second = (out[kept].to(torch.float64) for out in outputs)
-    return _pointwise(name, function, dims) if torch.equal(first, second) else None
+    if torch.equal(outputs[0], one):
+        return LINEAR
+    if not torch.equal(outputs[0][kept], outputs[1][kept]):
+        return None
+
+    def on_channels(y: Tensor) -> Tensor:
+        spread = y.reshape(*y.shape, *[1] * (dims - 2)) if dims > 2 else y
+        return function(spread).detach().reshape(y.shape).to(torch.float64)
+
+    return Activation(name, on_channels, kinks=_LIKELY_KINKS, channels=channels)
 
 
 def describe_module(module: nn.Module) -> Activation | None:
@@ -123,7 +130,7 @@ def describe_module(module: nn.Module) -> Activation | None:
         sum(size > 1 for size in parameter.shape) > 1 for parameter in parameters
     ):
         return None
-    channels = max((parameter.numel() for parameter in parameters), default=3)
+    channels = max((parameter.numel() for parameter in parameters), default=1)
     return pointwise(name, module, channels)
 
 
@@ -168,9 +175,8 @@ def gaussian_moments(
     if maximum_of == 1 and alpha is not None and beta is not None and not mean.any():
         first, second = moments(alpha, beta, variance)
         return activation.scale * first, activation.scale**2 * second
-    parameter = alpha if alpha is not None else activation.slope
-    if parameter is not None:
-        mean, variance, _ = torch.broadcast_tensors(mean, variance, parameter)
+    if activation.channels > 1:
+        mean, variance = mean.expand(activation.channels), variance.expand(activation.channels)
     return quadrature_moments(activation.function, mean, variance, activation.kinks, maximum_of)
 
 
@@ -238,7 +244,7 @@ def taylor_factor(activation: Activation) -> Tensor:
     if activation.alpha is not None and activation.beta is not None:
         return activation.scale**2 * (1 + (activation.alpha * activation.beta) ** 2) / 2
     points = torch.tensor([[-_PROBE_STEP], [0.0], [_PROBE_STEP]], dtype=torch.float64)
-    below, value, above = activation.function(points)
+    below, value, above = activation.function(points.expand(3, activation.channels))
     left, right = (value - below) / _PROBE_STEP, (above - value) / _PROBE_STEP
     mixed = 2 * value * (right - left) / math.sqrt(2 * math.pi)
     return value**2 + mixed + (left**2 + right**2) / 2

@@ -1,0 +1,169 @@
+"""The standard deviation of every weight of a model, before any is changed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mpelu.init.activations import LINEAR, msra_factor, taylor_factor
+from mpelu.init.graph import Call, refs
+from mpelu.init.layers import Layer, layer_of
+from mpelu.init.propagate import propagate
+from mpelu.init.rules import GAUSSIAN_STD, fan_of
+from mpelu.init.signal import Signal, Source, fit, input_signal
+
+TARGET = 1.0
+"""Variance of every pre-activation, by the rules that can choose it."""
+
+
+@dataclass
+class Plan:
+    """What to do with one weight."""
+
+    name: str
+    layer: Layer
+    is_trained: bool
+    sources: tuple[Source, ...]
+    fan: float | None
+    std: Tensor
+    """Shape [groups]."""
+    predicted: float
+
+
+def _second_by_group(layer: Layer, values: Tensor) -> Tensor:
+    means = fit(values, layer.channels).reshape(layer.groups, -1).mean(1)
+    # A constant zero, such as an all-zero example input, says nothing about scale.
+    return torch.where(means > 0, means, 1.0)
+
+
+def _std(layer: Layer, signal: Signal, method: str, mode: str) -> tuple[float | None, Tensor]:
+    """n of the rule and the standard deviation for each group."""
+    ones = torch.ones(layer.groups, dtype=torch.float64)
+    if method == "lsuv":  # done already
+        return None, layer.weight.detach().double().std(correction=0).cpu() * ones
+    if method == "gaussian":
+        return None, GAUSSIAN_STD * ones
+    if method == "xavier":
+        fan = fan_of("average", *layer.fans)
+        return fan, ones / math.sqrt(fan)
+    fan = fan_of(mode, *layer.fans)
+    second = _second_by_group(layer, signal.second if method == "exact" else signal.factor)
+    return fan, (TARGET / (fan * second)).sqrt()
+
+
+def _bias(layer: Layer) -> Tensor:
+    if layer.bias is None or layer.bias.requires_grad:
+        return torch.zeros(1, dtype=torch.float64)
+    return layer.bias.detach().to("cpu", torch.float64)
+
+
+def _after_random(layer: Layer, signal: Signal, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the output over random weights and data."""
+    variance = std**2 * layer.fans[0] * _second_by_group(layer, signal.second)
+    is_uniform = layer.groups == 1 or bool((variance == variance[0]).all())
+    if not is_uniform:
+        return _bias(layer), variance.repeat_interleave(layer.out_channels // layer.groups)
+    return _bias(layer), variance[:1]
+
+
+def _after_fixed(layer: Layer, signal: Signal) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the output over data alone, inputs taken as independent."""
+    weight = layer.weight.detach().to("cpu", torch.float64).flatten(2)
+    weight = weight.reshape(layer.groups, -1, weight.size(1), math.prod(weight.shape[2:]))
+    if layer.transposed:
+        weight = weight.transpose(1, 2) / math.sqrt(math.prod(layer.stride))
+    mean, variance = (
+        fit(values, layer.channels).reshape(layer.groups, 1, -1, 1)
+        for values in (signal.mean, signal.variance)
+    )
+    out_mean = (weight * mean).sum((2, 3)).flatten()
+    return out_mean + _bias(layer), (weight**2 * variance).sum((2, 3)).flatten()
+
+
+def _spread(mean: Tensor, variance: Tensor) -> float:
+    """Variance over all channels together."""
+    mean, variance = torch.broadcast_tensors(mean, variance)
+    return (variance.mean() + mean.var(correction=0)).item()
+
+
+def _share_sum(call: Call, signals: list[Signal], plans: dict[int, Plan], additions: int) -> None:
+    """Scales the layers that end in an addition so that the sum has the target variance.
+
+    What the other addends leave of the target goes to these layers in equal parts. Identity
+    shortcuts leave nothing: then each addition may add 1 / additions of the target, and no chain of
+    them ends above twice the target.
+    """
+    fed = refs(call)
+    free = [index for index in fed if signals[index].layer is not None]
+    if not free:
+        return
+    taken = sum(signals[index].variance.mean().item() for index in fed if index not in free)
+    share = max(TARGET - taken, TARGET / additions) / len(free) / TARGET
+    for index in free:
+        plan = plans[signals[index].layer]  # type: ignore[index]
+        plan.std *= math.sqrt(share)
+        plan.predicted *= share
+        signals[index] = replace(signals[index], variance=signals[index].variance * share)
+
+
+@torch.no_grad()
+def make_plan(calls: Sequence[Call], names: dict[int, str], method: str, mode: str) -> list[Plan]:
+    """One plan for each weight the calls use, in order.
+
+    Args:
+        calls: of the model.
+        names: path of each parameter, by its id.
+        method: as for `initialize_`.
+        mode: as for `initialize_`.
+    """
+    factor = msra_factor if method == "msra" else taylor_factor
+    layers = [layer_of(call) for call in calls]
+    uses = Counter(id(layer.weight) for layer in layers if layer is not None)
+    consumers = Counter(index for call in calls for index in refs(call))
+    additions = sum(call.name in ("add", "sub") and len(refs(call)) > 1 for call in calls)
+    shapes = [call.shape for call in calls]
+    signals: list[Signal] = []
+    plans: dict[int, Plan] = {}
+    planned: dict[int, Plan] = {}
+
+    for index, (call, layer) in enumerate(zip(calls, layers, strict=True)):
+        if layer is not None:
+            signal = signals[refs(call)[0]]
+            weight = id(layer.weight)
+            name = names.get(weight)
+            is_trained = name is not None and layer.weight.requires_grad
+            if name is not None and weight not in planned:
+                fan, std = _std(layer, signal, method, mode)
+                planned[weight] = plans[index] = Plan(
+                    name, layer, is_trained, signal.sources, fan, std, 0.0
+                )
+            if is_trained:
+                mean, variance = _after_random(layer, signal, planned[weight].std)
+            else:
+                mean, variance = _after_fixed(layer, signal)
+            if index in plans:
+                plans[index].predicted = _spread(mean, variance)
+            is_free = method == "exact" and is_trained and uses[weight] == 1
+            signal = Signal(
+                mean,
+                variance,
+                torch.ones(1, dtype=torch.float64),
+                (Source("linear", LINEAR),),
+                layer.out_channels,
+                layer=index if is_free else None,
+            )
+        elif call.target is None:
+            signal = input_signal(call)
+        else:
+            if call.name in ("add", "sub"):
+                _share_sum(call, signals, plans, additions)
+            signal = propagate(call, signals, shapes, factor)
+        if signal.layer is not None and consumers[index] > 1:
+            signal = replace(signal, layer=None)
+        signals.append(signal)
+    return list(plans.values())

@@ -1,0 +1,72 @@
+"""Rows of the report, from the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from mpelu.init.plan import Plan
+from mpelu.init.propagate import NORMS
+from mpelu.init.report import Row
+from mpelu.init.signal import Source
+
+
+def _numbers(values: Tensor | None) -> float | list[float] | None:
+    if values is None:
+        return None
+    return values.item() if values.numel() == 1 else values.tolist()
+
+
+def _label(source: Source) -> str:
+    kind = source.activation.name
+    return source.name if kind in ("linear", source.name) else f"{source.name} ({kind})"
+
+
+def _row(plan: Plan, rule: str, measured: float | None) -> Row:
+    unknown = [source.name for source in plan.sources if not source.is_known]
+    alone = plan.sources[0].activation if len(plan.sources) == 1 else None
+    note = ""
+    if unknown and plan.is_trained:
+        note = f"fed by {', '.join(unknown)}, which is not understood; taken as of unit variance"
+    weight = plan.layer.weight
+    return Row(
+        layer=plan.name,
+        rule=rule if plan.is_trained else "frozen",
+        feed=" + ".join(map(_label, plan.sources)),
+        alpha=None if alone is None else _numbers(alone.alpha),
+        beta=None if alone is None else _numbers(alone.beta),
+        fan=plan.fan if plan.is_trained else None,
+        std=plan.std.square().mean().sqrt().item() if plan.is_trained else _std(weight),
+        predicted=plan.predicted,
+        measured=measured,
+        note=note,
+    )
+
+
+def _std(weight: Tensor) -> float:
+    return weight.detach().double().std(correction=0).item()
+
+
+def rows_of(
+    model: nn.Module, plans: Sequence[Plan], rule: str, measured: Mapping[int, float]
+) -> tuple[Row, ...]:
+    """A row for each plan, and for each weight of two or more dimensions without one."""
+    rows = [_row(plan, rule, measured.get(id(plan.layer.weight))) for plan in plans]
+    placed = {id(plan.layer.weight) for plan in plans}
+    for module in model.modules():
+        if isinstance(module, NORMS):
+            placed.update(map(id, module.parameters()))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2 or id(parameter) in placed:
+            continue
+        rows.append(
+            Row(
+                layer=name,
+                rule="left as it was",
+                std=_std(parameter),
+                note="not the weight of a linear or convolutional layer in the forward pass; "
+                "left as it was",
+            )
+        )
+    return tuple(rows)
