@@ -6,11 +6,13 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mpelu.init.channels import Value, as_value, average, fit, size_of
 from mpelu.modules import MPELU
 from mpelu.moments import leaky_moments, moments, quadrature_moments, to_float64
 
@@ -30,40 +32,34 @@ class Activation:
     name: str
     function: Callable[[Tensor], Tensor]
     """Maps [points, channels] to the same shape."""
-    alpha: Tensor | None = None
-    beta: Tensor | None = None
+    alpha: Value | None = None
+    beta: Value | None = None
     scale: float = 1.0
-    slope: Tensor | None = None
+    slope: Value | None = None
     kinks: tuple[float, ...] = (0.0,)
     channels: int = 1
     """How many channels its parameters are for; 1 if it treats all alike."""
-
-
-def _constant(value: float | Tensor) -> Tensor:
-    """Shape [channels], or [1] where all are equal, as they are in a new module."""
-    if not isinstance(value, Tensor):
-        return torch.tensor([value], dtype=torch.float64)
-    values = value.detach().to("cpu", torch.float64).reshape(-1)
-    return values[:1] if (values == values[0]).all() else values
 
 
 def exponential(
     name: str, alpha: float | Tensor, beta: float | Tensor, scale: float = 1.0
 ) -> Activation:
     """scale times y for y > 0, alpha (e^(beta y) - 1) otherwise."""
-    alphas, betas = torch.broadcast_tensors(_constant(alpha), _constant(beta))
+    alphas, betas = as_value(alpha), as_value(beta)
 
     def function(y: Tensor) -> Tensor:
         return scale * torch.where(y > 0, y, alphas * torch.expm1(betas * y.clamp(max=0)))
 
-    return Activation(name, function, alphas, betas, scale, channels=alphas.numel())
+    return Activation(
+        name, function, alphas, betas, scale, channels=max(size_of(alphas), size_of(betas))
+    )
 
 
 def leaky(name: str, slope: float | Tensor) -> Activation:
     """y for y > 0, slope y otherwise."""
-    slopes = _constant(slope)
+    slopes = as_value(slope)
     return Activation(
-        name, lambda y: torch.where(y > 0, y, slopes * y), slope=slopes, channels=slopes.numel()
+        name, lambda y: torch.where(y > 0, y, slopes * y), slope=slopes, channels=size_of(slopes)
     )
 
 
@@ -165,19 +161,48 @@ def describe_function(
     return None
 
 
-def gaussian_moments(
-    activation: Activation, mean: Tensor, variance: Tensor, maximum_of: int = 1
-) -> tuple[Tensor, Tensor]:
-    """Mean and second moment of the activation of N(mean, variance), a value a channel."""
+@lru_cache(maxsize=1024)
+def _exponential_moments(alpha: float, beta: float, variance: float) -> tuple[float, float]:
+    """Of numbers; a deep network asks for the same ones hundreds of times."""
+    mean, second = moments(alpha, beta, variance)
+    return mean.item(), second.item()
+
+
+def _moments(
+    activation: Activation, mean: Value, variance: Value, maximum_of: int
+) -> tuple[Value, Value]:
+    """Mean and second moment, as tensors unless they were cheaper to have as numbers."""
     if maximum_of == 1 and activation.slope is not None:
         return leaky_moments(activation.slope, mean, variance)
-    alpha, beta = activation.alpha, activation.beta
-    if maximum_of == 1 and alpha is not None and beta is not None and not mean.any():
-        first, second = moments(alpha, beta, variance)
-        return activation.scale * first, activation.scale**2 * second
+    alpha, beta, scale = activation.alpha, activation.beta, activation.scale
+    is_centered = isinstance(mean, float) and mean == 0
+    if maximum_of == 1 and alpha is not None and beta is not None and is_centered:
+        if isinstance(alpha, float) and isinstance(beta, float) and isinstance(variance, float):
+            first, second = _exponential_moments(alpha, beta, variance)
+            return scale * first, scale**2 * second
+        means, seconds = moments(alpha, beta, variance)
+        return scale * means, scale**2 * seconds
     if activation.channels > 1:
-        mean, variance = mean.expand(activation.channels), variance.expand(activation.channels)
+        mean, variance = fit(mean, activation.channels), fit(variance, activation.channels)
     return quadrature_moments(activation.function, mean, variance, activation.kinks, maximum_of)
+
+
+def gaussian_moments(
+    activation: Activation, mean: Value, variance: Value, maximum_of: int = 1
+) -> tuple[Value, Value]:
+    """Mean and variance of the activation of N(mean, variance).
+
+    Args:
+        activation: what is applied.
+        mean: before the activation.
+        variance: as mean.
+        maximum_of: take the largest of this many independent values first.
+    """
+    first, second = _moments(activation, mean, variance, maximum_of)
+    if isinstance(first, float) and isinstance(second, float):
+        return first, max(0.0, second - first**2)
+    spread = to_float64(second) - to_float64(first) ** 2
+    return as_value(first), as_value(spread.clamp(min=0))
 
 
 def activation_moments(
@@ -200,9 +225,9 @@ def activation_moments(
         >>> round(second.item(), 4)
         0.5
     """
-    variance = to_float64(variance).reshape(-1)
     found = find_activation("activation_moments", activation)
-    return gaussian_moments(found, torch.zeros_like(variance), variance)
+    mean, second = _moments(found, 0.0, as_value(variance), maximum_of=1)
+    return to_float64(mean).reshape(-1), to_float64(second).reshape(-1)
 
 
 def find_activation(caller: str, activation: nn.Module | str) -> Activation:
@@ -234,8 +259,8 @@ def find_activation(caller: str, activation: nn.Module | str) -> Activation:
     )
 
 
-def taylor_factor(activation: Activation) -> Tensor:
-    """E[f^2] / Var(y) with f replaced by its tangents at zero, a value a channel.
+def taylor_factor(activation: Activation) -> Value:
+    """E[f^2] / Var(y) with f replaced by its tangents at zero.
 
     (1 + alpha^2 beta^2) / 2 for MPELU, as in the paper.
     """
@@ -247,19 +272,17 @@ def taylor_factor(activation: Activation) -> Tensor:
     below, value, above = activation.function(points.expand(3, activation.channels))
     left, right = (value - below) / _PROBE_STEP, (above - value) / _PROBE_STEP
     mixed = 2 * value * (right - left) / math.sqrt(2 * math.pi)
-    return value**2 + mixed + (left**2 + right**2) / 2
+    return as_value(value**2 + mixed + (left**2 + right**2) / 2)
 
 
-def msra_factor(activation: Activation) -> Tensor:
+def msra_factor(activation: Activation) -> Value:
     """E[f^2] / Var(y) as He et al. have it: by slope for the leaky family, else as for ReLU."""
-    slope = torch.zeros(1, dtype=torch.float64) if activation.slope is None else activation.slope
-    return (1 + slope**2) / 2
+    return 0.5 if activation.slope is None else (1 + activation.slope**2) / 2
 
 
-def exact_factor(activation: Activation) -> Tensor:
+def exact_factor(activation: Activation) -> Value:
     """E[f^2] under a standard normal variable."""
-    zero = torch.zeros(1, dtype=torch.float64)
-    return gaussian_moments(activation, zero, zero + 1)[1]
+    return as_value(_moments(activation, 0.0, 1.0, maximum_of=1)[1])
 
 
 _FACTORS = {"taylor": taylor_factor, "msra": msra_factor, "exact": exact_factor}
@@ -282,4 +305,4 @@ def gain(activation: nn.Module | str, method: str = "taylor") -> float:
     found = find_activation("gain", activation)
     if method == "xavier":
         return 1.0
-    return 1 / math.sqrt(_FACTORS[method](found).mean().item())
+    return 1 / math.sqrt(average(_FACTORS[method](found)))

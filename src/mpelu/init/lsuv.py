@@ -12,7 +12,7 @@ from mpelu.init.checks import check_inputs, check_model, input_error
 from mpelu.init.graph import Call, Inputs, unwrap
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.plan import make_plan
-from mpelu.init.record import record
+from mpelu.init.record import record, variance_of
 from mpelu.init.report import Report
 from mpelu.init.reset import reset_norms_, zero_biases_
 from mpelu.init.rows import rows_of
@@ -104,7 +104,7 @@ def lsuv_(
         if layer is None:
             return output
         weight = layer.weight
-        variance = output.double().var(correction=0).item()
+        variance = variance_of(output)
         rounds = 0
         while weight.requires_grad and not abs(variance - 1) <= tolerance:
             if rounds == max_rounds or not 0 < variance < float("inf"):
@@ -114,7 +114,7 @@ def lsuv_(
                 )
             weight.div_(variance**0.5)
             output = run()
-            variance = output.double().var(correction=0).item()
+            variance = variance_of(output)
             rounds += 1
         reached[id(weight)] = variance
         return output

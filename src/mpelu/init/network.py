@@ -10,7 +10,7 @@ from mpelu.init.graph import Call, Inputs, trace, unwrap
 from mpelu.init.layers import layer_of
 from mpelu.init.lsuv import lsuv_
 from mpelu.init.plan import make_plan
-from mpelu.init.record import record
+from mpelu.init.record import record, variance_of
 from mpelu.init.report import Report
 from mpelu.init.reset import reset_norms_, zero_biases_
 from mpelu.init.rows import rows_of
@@ -98,7 +98,7 @@ def _measure(model: nn.Module, inputs: Inputs) -> dict[int, float]:
     def measure(call: Call, output: Tensor, _: object) -> Tensor:
         layer = layer_of(call)
         if layer is not None and id(layer.weight) not in measured:
-            measured[id(layer.weight)] = output.double().var(correction=0).item()
+            measured[id(layer.weight)] = variance_of(output)
         return output
 
     record(model, inputs, after=measure)

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from mpelu.init.activations import LINEAR, msra_factor, taylor_factor
-from mpelu.init.graph import Call, refs
+from mpelu.init.channels import Value, as_value, average, fit
+from mpelu.init.graph import Call
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.propagate import propagate
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
-from mpelu.init.signal import Signal, Source, fit, input_signal
+from mpelu.init.signal import Signal, Source, input_signal
 
 TARGET = 1.0
 """Variance of every pre-activation, by the rules that can choose it."""
@@ -30,65 +31,59 @@ class Plan:
     is_trained: bool
     sources: tuple[Source, ...]
     fan: float | None
-    std: Tensor
-    """Shape [groups]."""
+    std: Value
+    """A number, or one for each group of the layer."""
     predicted: float
 
 
-def _second_by_group(layer: Layer, values: Tensor) -> Tensor:
-    means = fit(values, layer.channels).reshape(layer.groups, -1).mean(1)
+def _by_group(layer: Layer, value: Value) -> Value:
+    """Mean over the input channels of each group, a number where the groups are alike."""
+    if isinstance(value, Tensor):
+        value = as_value(fit(value, layer.channels).reshape(layer.groups, -1).mean(1))
     # A constant zero, such as an all-zero example input, says nothing about scale.
-    return torch.where(means > 0, means, 1.0)
+    return torch.where(value > 0, value, 1.0) if isinstance(value, Tensor) else value or 1.0
 
 
-def _std(layer: Layer, signal: Signal, method: str, mode: str) -> tuple[float | None, Tensor]:
-    """n of the rule and the standard deviation for each group."""
-    ones = torch.ones(layer.groups, dtype=torch.float64)
+def _std(layer: Layer, signal: Signal, method: str, mode: str) -> tuple[float | None, Value]:
+    """n of the rule and the standard deviation, of each group where they differ."""
     if method == "lsuv":  # done already
-        return None, layer.weight.detach().double().std(correction=0).cpu() * ones
+        return None, layer.weight.detach().double().std(correction=0).item()
     if method == "gaussian":
-        return None, GAUSSIAN_STD * ones
+        return None, GAUSSIAN_STD
     if method == "xavier":
         fan = fan_of("average", *layer.fans)
-        return fan, ones / math.sqrt(fan)
+        return fan, fan**-0.5
     fan = fan_of(mode, *layer.fans)
-    second = _second_by_group(layer, signal.second if method == "exact" else signal.factor)
-    return fan, (TARGET / (fan * second)).sqrt()
+    second = _by_group(layer, signal.second if method == "exact" else signal.factor)
+    return fan, (TARGET / (fan * second)) ** 0.5
 
 
-def _bias(layer: Layer) -> Tensor:
+def _bias(layer: Layer) -> Value:
     if layer.bias is None or layer.bias.requires_grad:
-        return torch.zeros(1, dtype=torch.float64)
-    return layer.bias.detach().to("cpu", torch.float64)
+        return 0.0
+    return as_value(layer.bias)
 
 
-def _after_random(layer: Layer, signal: Signal, std: Tensor) -> tuple[Tensor, Tensor]:
+def _after_random(layer: Layer, signal: Signal, std: Value) -> tuple[Value, Value]:
     """Mean and variance of the output over random weights and data."""
-    variance = std**2 * layer.fans[0] * _second_by_group(layer, signal.second)
-    is_uniform = layer.groups == 1 or bool((variance == variance[0]).all())
-    if not is_uniform:
-        return _bias(layer), variance.repeat_interleave(layer.out_channels // layer.groups)
-    return _bias(layer), variance[:1]
+    variance = std**2 * layer.fans[0] * _by_group(layer, signal.second)
+    if isinstance(variance, Tensor):
+        variance = variance.repeat_interleave(layer.out_channels // layer.groups)
+    return _bias(layer), variance
 
 
-def _after_fixed(layer: Layer, signal: Signal) -> tuple[Tensor, Tensor]:
+def _after_fixed(layer: Layer, signal: Signal) -> tuple[Value, Value]:
     """Mean and variance of the output over data alone, inputs taken as independent."""
     weight = layer.weight.detach().to("cpu", torch.float64).flatten(2)
     weight = weight.reshape(layer.groups, -1, weight.size(1), math.prod(weight.shape[2:]))
     if layer.transposed:
         weight = weight.transpose(1, 2) / math.sqrt(math.prod(layer.stride))
     mean, variance = (
-        fit(values, layer.channels).reshape(layer.groups, 1, -1, 1)
-        for values in (signal.mean, signal.variance)
+        fit(value, layer.channels).reshape(layer.groups, 1, -1, 1)
+        for value in (signal.mean, signal.variance)
     )
     out_mean = (weight * mean).sum((2, 3)).flatten()
     return out_mean + _bias(layer), (weight**2 * variance).sum((2, 3)).flatten()
-
-
-def _spread(mean: Tensor, variance: Tensor) -> float:
-    """Variance over all channels together."""
-    mean, variance = torch.broadcast_tensors(mean, variance)
-    return (variance.mean() + mean.var(correction=0)).item()
 
 
 def _share_sum(call: Call, signals: list[Signal], plans: dict[int, Plan], additions: int) -> None:
@@ -98,15 +93,15 @@ def _share_sum(call: Call, signals: list[Signal], plans: dict[int, Plan], additi
     shortcuts leave nothing: then each addition may add 1 / additions of the target, and no chain of
     them ends above twice the target.
     """
-    fed = refs(call)
+    fed = call.fed_by
     free = [index for index in fed if signals[index].layer is not None]
     if not free:
         return
-    taken = sum(signals[index].variance.mean().item() for index in fed if index not in free)
+    taken = sum(average(signals[index].variance) for index in fed if index not in free)
     share = max(TARGET - taken, TARGET / additions) / len(free) / TARGET
     for index in free:
         plan = plans[signals[index].layer]  # type: ignore[index]
-        plan.std *= math.sqrt(share)
+        plan.std = plan.std * math.sqrt(share)
         plan.predicted *= share
         signals[index] = replace(signals[index], variance=signals[index].variance * share)
 
@@ -124,8 +119,8 @@ def make_plan(calls: Sequence[Call], names: dict[int, str], method: str, mode: s
     factor = msra_factor if method == "msra" else taylor_factor
     layers = [layer_of(call) for call in calls]
     uses = Counter(id(layer.weight) for layer in layers if layer is not None)
-    consumers = Counter(index for call in calls for index in refs(call))
-    additions = sum(call.name in ("add", "sub") and len(refs(call)) > 1 for call in calls)
+    consumers = Counter(index for call in calls for index in call.fed_by)
+    additions = sum(call.name in ("add", "sub") and len(call.fed_by) > 1 for call in calls)
     shapes = [call.shape for call in calls]
     signals: list[Signal] = []
     plans: dict[int, Plan] = {}
@@ -133,7 +128,7 @@ def make_plan(calls: Sequence[Call], names: dict[int, str], method: str, mode: s
 
     for index, (call, layer) in enumerate(zip(calls, layers, strict=True)):
         if layer is not None:
-            signal = signals[refs(call)[0]]
+            signal = signals[call.fed_by[0]]
             weight = id(layer.weight)
             name = names.get(weight)
             is_trained = name is not None and layer.weight.requires_grad
@@ -146,17 +141,17 @@ def make_plan(calls: Sequence[Call], names: dict[int, str], method: str, mode: s
                 mean, variance = _after_random(layer, signal, planned[weight].std)
             else:
                 mean, variance = _after_fixed(layer, signal)
-            if index in plans:
-                plans[index].predicted = _spread(mean, variance)
             is_free = method == "exact" and is_trained and uses[weight] == 1
             signal = Signal(
                 mean,
                 variance,
-                torch.ones(1, dtype=torch.float64),
+                1.0,
                 (Source("linear", LINEAR),),
                 layer.out_channels,
                 layer=index if is_free else None,
             )
+            if index in plans:
+                plans[index].predicted = signal.overall_variance
         elif call.target is None:
             signal = input_signal(call)
         else:

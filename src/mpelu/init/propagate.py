@@ -11,17 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import batchnorm, dropout, instancenorm, normalization, padding, pooling
 
-from mpelu.init.activations import describe_function, describe_module, pointwise
-from mpelu.init.graph import Call, Ref, is_frozen, refs, substitute
+from mpelu.init.activations import LINEAR, describe_function, describe_module, pointwise
+from mpelu.init.channels import Value, fit
+from mpelu.init.graph import Call, Ref, is_frozen, is_opaque, substitute
 from mpelu.init.signal import (
-    ONE,
-    ZERO,
     Factor,
     Signal,
+    Source,
     activated,
     added,
     concatenated,
-    fit,
     mixed,
     multiplied,
     of_values,
@@ -120,20 +119,21 @@ _ZEROS = frozenset(["new_zeros", "zeros", "zeros_like"])
 
 
 def _normalized(signal: Signal, module: nn.Module | None) -> Signal:
-    mean, variance = ZERO, ONE
+    mean: Value = 0.0
+    variance: Value = 1.0
     if isinstance(module, nn.RMSNorm):
-        mean, variance = signal.mean / signal.second.sqrt(), signal.variance / signal.second
+        mean, variance = signal.mean / signal.second**0.5, signal.variance / signal.second
     if module is not None and is_frozen(module):
         values = {
             name: value.detach().to("cpu", torch.float64).reshape(-1)
             for name, value in (*module.named_parameters(), *module.named_buffers())
         }
         if "running_mean" in values:
-            spread = values["running_var"] + module.eps
+            spread = values["running_var"] + module.eps  # type: ignore[operator]
             mean = (signal.mean - values["running_mean"]) / spread.sqrt()
             variance = signal.variance / spread
-        weight = values.get("weight", ONE)
-        mean, variance = mean * weight + values.get("bias", ZERO), variance * weight**2
+        weight = values.get("weight", 1.0)
+        mean, variance = mean * weight + values.get("bias", 0.0), variance * weight**2
     return replace(signal, mean=mean, variance=variance, before=None, layer=None)
 
 
@@ -148,9 +148,9 @@ def propagate(
         shapes: of every earlier call, by index.
         factor: of an activation, by the rule in use.
     """
-    inputs = [signals[index] for index in refs(call)]
+    inputs = [signals[index] for index in call.fed_by]
     if call.name in _ZEROS:
-        return Signal(ZERO, ZERO, ZERO, (), _channels_of(call))
+        return Signal(0.0, 0.0, 0.0, (), _channels_of(call))
     if not inputs:
         return unknown_signal(call)
     first = inputs[0]
@@ -182,7 +182,14 @@ def _after_module(
         name = type(module).__name__.lower()
         return _pool(name, getattr(module, "kernel_size", None), call, signal, shapes)
     activation = describe_module(module)
-    return None if activation is None else activated(signal, call.name, activation, factor)
+    if activation is not None:
+        return activated(signal, call.name, activation, factor)
+    if not is_opaque(module):
+        return None
+    # Mostly checks of the input and changes of shape.
+    doubt = f"fed through {call.name}, which is not understood; taken as passing its input on"
+    sources = (*signal.sources, Source(call.name, LINEAR, doubt))
+    return replace(signal, sources=sources, before=None, layer=None)
 
 
 def _pool(
@@ -197,7 +204,7 @@ def _pool(
 
 def _shrinkage(call: Call, shapes: Sequence[torch.Size | None]) -> int:
     """How many inputs an output stands for; 1 where the shapes are not known."""
-    before = shapes[refs(call)[0]]
+    before = shapes[call.fed_by[0]]
     if before is None or call.shape is None:
         return 1
     return max(1, before.numel() // max(1, call.shape.numel()))
@@ -254,7 +261,7 @@ def _after_function(
 def _parts(values: Any, inputs: list[Signal]) -> list[Signal]:
     """What is concatenated: signals and constants, in order."""
     remaining = iter(inputs)
-    return [next(remaining) if isinstance(value, Ref) else of_values(value, ()) for value in values]
+    return [next(remaining) if isinstance(value, Ref) else of_values(value) for value in values]
 
 
 def _arithmetic(call: Call, inputs: list[Signal]) -> Signal | None:
@@ -264,16 +271,16 @@ def _arithmetic(call: Call, inputs: list[Signal]) -> Signal | None:
             return multiplied(*inputs)
         if call.kwargs.get("alpha", 1) != 1:
             return None
-        return added(inputs, [1, -1 if name == "sub" else 1])
+        return added(first, inputs[1], -1 if name == "sub" else 1)
     operands = [value for value in call.args if not isinstance(value, Ref)]
     if len(inputs) > 1 or len(operands) != 1:
         return None
     operand = operands[0]
     if isinstance(operand, Tensor):
         if operand.numel() != 1:
-            constant = of_values(operand, ())
+            constant = of_values(operand)
             if name in ("add", "sub"):
-                return added([first, constant], [1, -1 if name == "sub" else 1])
+                return added(first, constant, -1 if name == "sub" else 1)
             return multiplied(first, constant) if name == "mul" else None
         operand = operand.item()
     if name == "sub" and not isinstance(call.args[0], Ref):

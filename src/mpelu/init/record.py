@@ -24,7 +24,6 @@ from mpelu.init.graph import (
     is_frozen,
     is_leaf,
     plain_name,
-    refs,
     substitute,
 )
 
@@ -70,7 +69,7 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         fed_args, fed_kwargs = substitute((args, kwargs), Tensor, self._ref)
         call = Call(name, target, fed_args, fed_kwargs)
-        if not refs(call):
+        if not call.fed_by:
             return forward()
         if self._before is not None:
             self._before(call)
@@ -173,3 +172,8 @@ def record(
         with recorder:
             model(*args, **kwargs)
     return recorder.calls
+
+
+def variance_of(output: Tensor) -> float:
+    """Over all elements."""
+    return output.to(torch.promote_types(output.dtype, torch.float32)).var(correction=0).item()

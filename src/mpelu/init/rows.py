@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
+from mpelu.init.channels import Value, average
 from mpelu.init.plan import Plan
 from mpelu.init.propagate import NORMS
 from mpelu.init.report import Row
 from mpelu.init.signal import Source
 
 
-def _numbers(values: Tensor | None) -> float | list[float] | None:
-    if values is None:
-        return None
-    return values.item() if values.numel() == 1 else values.tolist()
+def _numbers(value: Value | None) -> float | list[float] | None:
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def _label(source: Source) -> str:
@@ -24,11 +23,8 @@ def _label(source: Source) -> str:
 
 
 def _row(plan: Plan, rule: str, measured: float | None) -> Row:
-    unknown = [source.name for source in plan.sources if not source.is_known]
     alone = plan.sources[0].activation if len(plan.sources) == 1 else None
-    note = ""
-    if unknown and plan.is_trained:
-        note = f"fed by {', '.join(unknown)}, which is not understood; taken as of unit variance"
+    doubts = [source.doubt for source in plan.sources if source.doubt]
     weight = plan.layer.weight
     return Row(
         layer=plan.name,
@@ -37,10 +33,10 @@ def _row(plan: Plan, rule: str, measured: float | None) -> Row:
         alpha=None if alone is None else _numbers(alone.alpha),
         beta=None if alone is None else _numbers(alone.beta),
         fan=plan.fan if plan.is_trained else None,
-        std=plan.std.square().mean().sqrt().item() if plan.is_trained else _std(weight),
+        std=average(plan.std**2) ** 0.5 if plan.is_trained else _std(weight),
         predicted=plan.predicted,
         measured=measured,
-        note=note,
+        note="; ".join(doubts) if plan.is_trained else "",
     )
 
 
