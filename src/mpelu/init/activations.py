@@ -127,7 +127,8 @@ def describe_module(module: nn.Module) -> Activation | None:
     ):
         return None
     channels = max((parameter.numel() for parameter in parameters), default=1)
-    return pointwise(name, module, channels)
+    # Its parameters may be shaped for maps or for features alone.
+    return pointwise(name, module, channels, dims=4) or pointwise(name, module, channels, dims=2)
 
 
 def describe_function(

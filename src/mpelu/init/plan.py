@@ -74,8 +74,9 @@ def _after_random(layer: Layer, signal: Signal, std: Value) -> tuple[Value, Valu
 
 def _after_fixed(layer: Layer, signal: Signal) -> tuple[Value, Value]:
     """Mean and variance of the output over data alone, inputs taken as independent."""
-    weight = layer.weight.detach().to("cpu", torch.float64).flatten(2)
-    weight = weight.reshape(layer.groups, -1, weight.size(1), math.prod(weight.shape[2:]))
+    shape = layer.weight.shape
+    weight = layer.weight.detach().to("cpu", torch.float64)
+    weight = weight.reshape(layer.groups, -1, shape[1], math.prod(shape[2:]))
     if layer.transposed:
         weight = weight.transpose(1, 2) / math.sqrt(math.prod(layer.stride))
     mean, variance = (
