@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from common import RESULTS, write
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -25,7 +27,6 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import mpelu
-from common import RESULTS, write
 
 PARAMETERS = [(1.0, 1.0), (0.25, 1.0), (98.0, 0.01), (3.0, 0.5)]
 METHODS = ["exact", "taylor", "msra", "xavier"]
@@ -36,7 +37,7 @@ BATCH = {"linear": (64,), "conv": (4, 4, 4)}
 
 def network(kind: str, widths: Sequence[int], alpha: float, beta: float) -> nn.Sequential:
     layers = nn.Sequential()
-    for before, after in zip(widths[:-1], widths[1:], strict=True):
+    for before, after in pairwise(widths):
         if len(layers):
             layers.append(mpelu.MPELU(before, alpha, beta))
         layers.append(
@@ -149,7 +150,7 @@ def draw(
             for method in METHODS:
                 axis.plot(geometric(found[f"{method} {pair}"]), label=method)
         axis = axes[2, column]
-        axis.set_title("gradient, tapered, exact (dashed: taylor)")
+        axis.set_title("gradient, tapered (dashed: taylor)")
         for color, mode in enumerate(MODES):
             for method, style in (("exact", "-"), ("taylor", "--")):
                 back = geometric(backward_found[f"{method} {mode} {pair}"])[1]
@@ -159,7 +160,7 @@ def draw(
     for axis in axes.flat:
         axis.set_yscale("log")
     for row in axes:
-        row[0].legend()
+        row[0].legend(loc="lower left")
         row[0].set_ylabel("variance")
     figure.savefig(RESULTS / "initialization.png", dpi=120)
 

@@ -302,13 +302,13 @@ def test_untraceable_models_need_inputs_and_then_work():
 def test_modules_with_control_flow_and_nothing_to_set_are_passed_through():
     class Checked(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            if x.dim() != 2:
-                raise ValueError("two dimensions, please")
+            if x.size(1) != 16:
+                raise ValueError("sixteen features, please")
             return x
 
-    model = nn.Sequential(Checked(), nn.Linear(8, 8))
+    model = nn.Sequential(Checked(), nn.Linear(16, 8))
     assert "taken as passing its input on" in rows(model)["1.weight"].note
-    assert not rows(model, torch.randn(4, 8))["1.weight"].note
+    assert not rows(model, torch.randn(4, 16))["1.weight"].note
 
 
 def test_what_is_not_understood_is_said():
@@ -333,6 +333,41 @@ def test_what_is_not_understood_is_said():
         assert torch.equal(kept[name], model.get_parameter(name))
         assert name in str(report)
     assert not torch.equal(kept["out.weight"], model.out.weight)
+
+
+@pytest.mark.parametrize("with_inputs", [True, False])
+def test_layers_that_training_drops_by_chance_are_reached(with_inputs):
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.branch = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x if self.training else x + self.branch(x)
+
+    model = nn.Sequential(nn.Linear(8, 8), Dropped())
+    report = initialize_(model, torch.randn(4, 8) if with_inputs else None)
+    assert [row.rule for row in report.rows] == ["taylor fan_in"] * 2
+    assert model[1].training
+
+
+@pytest.mark.parametrize("with_inputs", [True, False])
+def test_arithmetic_with_numbers(with_inputs):
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(64, 256), nn.Linear(256, 256)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = 1 - 2 * self.one(x) / 4
+            return self.two(x - 0.5)
+
+    model, x = Gated(), torch.randn(256, 64, generator=seeded(1))
+    row = rows(model, x if with_inputs else None, "exact")["two.weight"]
+    assert row.feed == "linear"
+    assert row.std == pytest.approx((256 * (0.25 + 0.25)) ** -0.5, rel=0.02)
+    with torch.no_grad():
+        assert model(x).var().item() == pytest.approx(1, rel=0.2)
 
 
 # Care for the model

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from mpelu.init.activations import describe_module
 from mpelu.modules import MPELU
@@ -147,10 +149,24 @@ def _method(name: str) -> Callable[..., Any]:
     return lambda value, *args, **kwargs: getattr(value, name)(*args, **kwargs)
 
 
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Has no layer dropped, but for batch norm that is trained, which uses batch statistics."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = isinstance(module, _BatchNorm) and not is_frozen(module)
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 def trace(model: nn.Module) -> list[Call]:
     """The calls of the model, by symbolic tracing; raises what the model's code raises then."""
     tracer = _Tracer(model)
-    tracer.trace(model)
+    with evaluating(model):
+        tracer.trace(model)
     return tracer.calls
 
 

@@ -21,9 +21,9 @@ from mpelu.init.signal import (
     activated,
     added,
     concatenated,
+    constant_signal,
     mixed,
     multiplied,
-    of_values,
     pooled,
     unknown_signal,
 )
@@ -217,11 +217,11 @@ def _after_function(
     factor: Factor,
 ) -> Signal | None:
     name, first = call.name, inputs[0]
-    if name in ("add", "sub", "mul", "div"):
+    if name in ("add", "sub", "rsub", "mul", "div"):
         return _arithmetic(call, inputs)
     if name == "cat":
         dim = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)
-        parts = _parts(call.args[0] if call.args else call.kwargs["tensors"], inputs)
+        parts = _operands(call.args[0] if call.args else call.kwargs["tensors"], inputs)
         along_channels = dim == 1 or (dim == -1 and call.shape is not None and len(call.shape) == 2)
         if not along_channels and dim != -3:
             parts = [replace(part, channels=None) for part in parts]
@@ -258,47 +258,28 @@ def _after_function(
     return None if activation is None else activated(first, name, activation, factor)
 
 
-def _parts(values: Any, inputs: list[Signal]) -> list[Signal]:
-    """What is concatenated: signals and constants, in order."""
+def _operands(values: Sequence[Any], inputs: Sequence[Signal]) -> list[Signal]:
+    """Signals and constants, in order."""
     remaining = iter(inputs)
-    return [next(remaining) if isinstance(value, Ref) else of_values(value) for value in values]
+    return [
+        next(remaining) if isinstance(value, Ref) else constant_signal(value) for value in values
+    ]
 
 
 def _arithmetic(call: Call, inputs: list[Signal]) -> Signal | None:
-    name, first = call.name, inputs[0]
-    if len(inputs) == 2 and name != "div":
-        if name == "mul":
-            return multiplied(*inputs)
-        if call.kwargs.get("alpha", 1) != 1:
-            return None
-        return added(first, inputs[1], -1 if name == "sub" else 1)
-    operands = [value for value in call.args if not isinstance(value, Ref)]
-    if len(inputs) > 1 or len(operands) != 1:
+    if len(call.args) != 2 or call.kwargs:
         return None
-    operand = operands[0]
-    if isinstance(operand, Tensor):
-        if operand.numel() != 1:
-            constant = of_values(operand)
-            if name in ("add", "sub"):
-                return added(first, constant, -1 if name == "sub" else 1)
-            return multiplied(first, constant) if name == "mul" else None
-        operand = operand.item()
-    if name == "sub" and not isinstance(call.args[0], Ref):
-        return None
-    if name == "div" and not isinstance(call.args[0], Ref):
-        return None
-    if name in ("add", "sub"):
-        shift = operand if name == "add" else -operand
-        return replace(first, mean=first.mean + shift, before=None, layer=None)
-    scale = operand if name == "mul" else 1 / operand
-    return replace(
-        first,
-        mean=first.mean * scale,
-        variance=first.variance * scale**2,
-        factor=first.factor * scale**2,
-        before=None,
-        layer=None,
-    )
+    left, right = _operands(call.args, inputs)
+    if call.name == "add":
+        return added(left, right)
+    if call.name == "sub":
+        return added(left, right, sign=-1)
+    if call.name == "rsub":
+        return added(right, left, sign=-1)
+    if call.name == "mul":
+        return multiplied(left, right)
+    divisor = call.args[1]
+    return None if isinstance(divisor, Ref) else multiplied(left, constant_signal(1 / divisor))
 
 
 def _padded(call: Call, signal: Signal) -> Signal:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from mpelu.init.graph import (
@@ -21,7 +20,7 @@ from mpelu.init.graph import (
     Inputs,
     Ref,
     arguments,
-    is_frozen,
+    evaluating,
     is_leaf,
     plain_name,
     substitute,
@@ -126,21 +125,15 @@ def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_in_training(model: nn.Module) -> Iterator[None]:
-    """Batch statistics in batch norm, no dropout, no gradients; mode and buffers restored."""
-    modes = [(module, module.training) for module in model.modules()]
+def _without_traces(model: nn.Module) -> Iterator[None]:
+    """No gradients, and buffers restored."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         with torch.no_grad():
-            for module, _ in modes:
-                module.training = isinstance(module, _BatchNorm) and not is_frozen(module)
             yield
     finally:
-        for module, mode in modes:
-            module.training = mode
-        with torch.no_grad():
-            for buffer, saved in buffers:
-                buffer.copy_(saved)
+        for buffer, saved in buffers:
+            buffer.copy_(saved)
 
 
 def _eagerly(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
@@ -167,7 +160,7 @@ def record(
     """
     args, kwargs = arguments(inputs)
     recorder = _Recorder(before, after)
-    with _as_in_training(model), _eagerly(model), _watched(model, recorder):
+    with evaluating(model), _without_traces(model), _eagerly(model), _watched(model, recorder):
         recorder.add_input((args, kwargs))
         with recorder:
             model(*args, **kwargs)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mpelu.init.activations import LINEAR, Activation, gaussian_moments
-from mpelu.init.channels import Value, average, fit, size_of
+from mpelu.init.channels import Value, as_value, average, fit, size_of
 from mpelu.init.graph import Call
 
 
@@ -53,20 +53,28 @@ Factor = Callable[[Activation], Value]
 
 def input_signal(call: Call) -> Signal:
     """Moments of an example input by channel; a standard normal variable if there is none."""
-    source = (Source("input", LINEAR),)
+    sources = (Source("input", LINEAR),)
     if not call.args or not call.args[0].is_floating_point():
-        return Signal(0.0, 1.0, 1.0, source)
-    return of_values(call.args[0], source)
-
-
-def of_values(tensor: Tensor, sources: tuple[Source, ...] = ()) -> Signal:
-    """The moments of given values."""
-    values = tensor.detach().to("cpu", torch.float64)
+        return Signal(0.0, 1.0, 1.0, sources)
+    values = call.args[0].detach().to("cpu", torch.float64)
     if values.dim() < 2:
         return Signal(values.mean().item(), values.var(correction=0).item(), 1.0, sources)
     by_channel = values.transpose(0, 1).flatten(1)
     mean, variance = by_channel.mean(1), by_channel.var(1, correction=0)
     return Signal(mean, variance, 1.0, sources, values.size(1))
+
+
+def constant_signal(value: float | Tensor) -> Signal:
+    """A number, one for each channel, or a tensor of any shape taken by its moments."""
+    if isinstance(value, Tensor):
+        values = value.detach().to("cpu", torch.float64)
+        if sum(size > 1 for size in values.shape) > 1:
+            mean, variance = values.mean().item(), values.var(correction=0).item()
+            return Signal(mean, variance, variance + mean**2, ())
+        number = as_value(values)
+        channels = values.numel() if values.numel() > 1 else None
+        return Signal(number, 0.0, number**2, (), channels)
+    return Signal(float(value), 0.0, float(value) ** 2, ())
 
 
 def unknown_signal(call: Call) -> Signal:
@@ -118,10 +126,11 @@ def _of_one_size(signals: Sequence[Signal]) -> list[Signal]:
 def added(one: Signal, other: Signal, sign: int = 1) -> Signal:
     """The sum or difference of independent signals. The factor is the mean of theirs."""
     one, other = _of_one_size([one, other])
+    factors = [signal.factor for signal in (one, other) if signal.sources]
     return Signal(
         one.mean + sign * other.mean,
         one.variance + other.variance,
-        (one.factor + other.factor) / 2,
+        sum(factors, start=0.0) / max(1, len(factors)),
         _merged([one, other]),
         one.channels or other.channels,
     )
