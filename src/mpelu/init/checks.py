@@ -9,12 +9,16 @@ from torch.nn.parameter import is_lazy
 from mpelu.init.graph import Inputs, arguments, substitute
 
 
-def check_model(caller: str, model: nn.Module, generator: torch.Generator | None) -> None:
-    """Raises unless the model has weights, in memory and where the generator is."""
+def check_model(
+    caller: str, model: nn.Module, generator: torch.Generator | None
+) -> dict[str, nn.Parameter]:
+    """The model's parameters; raises unless weights are among them, in memory and where the
+    generator is.
+    """
     if not isinstance(model, nn.Module):
         raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(model).__name__}")
-    has_weights = False
-    for name, parameter in model.named_parameters():
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
         if is_lazy(parameter):
             raise ValueError(f"{caller}: expected weights with a shape, got a lazy {name}")
         if parameter.is_meta:
@@ -24,12 +28,12 @@ def check_model(caller: str, model: nn.Module, generator: torch.Generator | None
                 f"{caller}: expected a generator on {parameter.device.type} as {name}, "
                 f"got one on {generator.device.type}"
             )
-        has_weights = has_weights or parameter.dim() > 1
-    if not has_weights:
+    if not any(parameter.dim() > 1 for parameter in parameters.values()):
         raise ValueError(
             f"{caller}: expected a model with weights, got none of two or more dimensions in "
             f"{type(model).__name__}"
         )
+    return parameters
 
 
 def check_inputs(caller: str, inputs: Inputs) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -115,7 +115,7 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.calls: list[Call] = []
         # Found out ahead: while a trace runs no other can.
-        self._leaves = {part for part in model.modules() if is_leaf(part) or is_opaque(part)}
+        self.leaves = {part for part in model.modules() if is_leaf(part) or is_opaque(part)}
 
     def _add(self, name: str, target: Any, args: Any, kwargs: Any) -> fx.Proxy:
         args, kwargs = substitute((args, kwargs), fx.Proxy, lambda proxy: proxy.node)
@@ -123,7 +123,7 @@ class _Tracer(fx.Tracer):
         return fx.Proxy(Ref(len(self.calls) - 1), self)  # type: ignore[arg-type]
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        if m in self._leaves:
+        if m in self.leaves:
             return self._add(self.path_of_module(m), m, args, kwargs)
         return forward(*args, **kwargs)
 
@@ -150,9 +150,9 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Has no layer dropped, but for batch norm that is trained, which uses batch statistics."""
-    modes = [(module, module.training) for module in model.modules()]
+def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Sets evaluation mode, but for batch norm that is trained, which uses batch statistics."""
+    modes = [(module, module.training) for module in modules]
     try:
         for module, _ in modes:
             module.training = isinstance(module, _BatchNorm) and not is_frozen(module)
@@ -165,7 +165,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def trace(model: nn.Module) -> list[Call]:
     """The calls of the model, by symbolic tracing; raises what the model's code raises then."""
     tracer = _Tracer(model)
-    with evaluating(model):
+    with evaluating(part for part in model.modules() if part not in tracer.leaves):
         tracer.trace(model)
     return tracer.calls
 

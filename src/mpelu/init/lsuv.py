@@ -81,10 +81,10 @@ def lsuv_(
     if max_rounds < 1:
         raise ValueError(f"lsuv_: expected max_rounds >= 1, got {max_rounds}")
     model = unwrap(model)
-    check_model("lsuv_", model, generator)
+    parameters = check_model("lsuv_", model, generator)
     batch = _one_batch(batches)
     check_inputs("lsuv_", batch)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in parameters.items()}
     reached: dict[int, float] = {}
 
     def new_layer(call: Call) -> Layer | None:
@@ -127,5 +127,5 @@ def lsuv_(
             raise
         except Exception as error:
             raise input_error("lsuv_", batch, error) from error
-    plans = make_plan(calls, names, "lsuv", "fan_in")
-    return Report(rows_of(model, plans, "lsuv", reached))
+    plans = make_plan(calls, parameters, "lsuv", "fan_in")
+    return Report(rows_of(model, parameters, plans, "lsuv", reached))

@@ -60,10 +60,9 @@ def initialize_(
             raise ValueError("initialize_: expected example_inputs for lsuv, got None")
         return lsuv_(model, example_inputs, generator=generator)
     model = unwrap(model)
-    check_model("initialize_", model, generator)
+    parameters = check_model("initialize_", model, generator)
     calls = _calls(model, example_inputs)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    plans = make_plan(calls, names, method, mode)
+    plans = make_plan(calls, parameters, method, mode)
     for plan in plans:
         if plan.is_trained:
             fill_(plan.layer.weight, plan.std, generator)
@@ -71,7 +70,7 @@ def initialize_(
     zero_biases_(plan.layer for plan in plans)
     measured = {} if example_inputs is None else _measure(model, example_inputs)
     rule = method if method in ("gaussian", "xavier") else f"{method} {mode}"
-    return Report(rows_of(model, plans, rule, measured))
+    return Report(rows_of(model, parameters, plans, rule, measured))
 
 
 def _calls(model: nn.Module, inputs: Inputs | None) -> list[Call]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -108,16 +108,19 @@ def _share_sum(call: Call, signals: list[Signal], plans: dict[int, Plan], additi
 
 
 @torch.no_grad()
-def make_plan(calls: Sequence[Call], names: dict[int, str], method: str, mode: str) -> list[Plan]:
+def make_plan(
+    calls: Sequence[Call], parameters: Mapping[str, Tensor], method: str, mode: str
+) -> list[Plan]:
     """One plan for each weight the calls use, in order.
 
     Args:
         calls: of the model.
-        names: path of each parameter, by its id.
+        parameters: of the model, by path.
         method: as for `initialize_`.
         mode: as for `initialize_`.
     """
     factor = msra_factor if method == "msra" else taylor_factor
+    names = {id(parameter): name for name, parameter in parameters.items()}
     layers = [layer_of(call) for call in calls]
     uses = Counter(id(layer.weight) for layer in layers if layer is not None)
     consumers = Counter(index for call in calls for index in call.fed_by)

@@ -160,7 +160,12 @@ def record(
     """
     args, kwargs = arguments(inputs)
     recorder = _Recorder(before, after)
-    with evaluating(model), _without_traces(model), _eagerly(model), _watched(model, recorder):
+    with (
+        evaluating(model.modules()),
+        _without_traces(model),
+        _eagerly(model),
+        _watched(model, recorder),
+    ):
         recorder.add_input((args, kwargs))
         with recorder:
             model(*args, **kwargs)

@@ -45,18 +45,24 @@ def _std(weight: Tensor) -> float:
 
 
 def rows_of(
-    model: nn.Module, plans: Sequence[Plan], rule: str, measured: Mapping[int, float]
+    model: nn.Module,
+    parameters: Mapping[str, Tensor],
+    plans: Sequence[Plan],
+    rule: str,
+    measured: Mapping[int, float],
 ) -> tuple[Row, ...]:
     """A row for each plan, and for each weight of two or more dimensions without one."""
     rows = [_row(plan, rule, measured.get(id(plan.layer.weight))) for plan in plans]
     placed = {id(plan.layer.weight) for plan in plans}
-    for module in model.modules():
-        if isinstance(module, NORMS):
-            placed.update(map(id, module.parameters()))
-    for name, parameter in model.named_parameters():
-        if parameter.dim() < 2 or id(parameter) in placed:
-            continue
-        rows.append(
+    left = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.dim() > 1 and id(parameter) not in placed
+    }
+    if left:
+        norms = [module for module in model.modules() if isinstance(module, NORMS)]
+        reset = {id(parameter) for module in norms for parameter in module.parameters()}
+        rows += [
             Row(
                 layer=name,
                 rule="left as it was",
@@ -64,5 +70,7 @@ def rows_of(
                 note="not the weight of a linear or convolutional layer in the forward pass; "
                 "left as it was",
             )
-        )
+            for name, parameter in left.items()
+            if id(parameter) not in reset
+        ]
     return tuple(rows)
