@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpelu.init.activations import LINEAR, msra_factor, taylor_factor
 from mpelu.init.channels import Value, as_value, average, fit
-from mpelu.init.graph import Call
+from mpelu.init.graph import Call, collector_paused
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.propagate import propagate
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
@@ -108,6 +108,7 @@ def _share_sum(call: Call, signals: list[Signal], plans: dict[int, Plan], additi
 
 
 @torch.no_grad()
+@collector_paused()
 def make_plan(
     calls: Sequence[Call], parameters: Mapping[str, Tensor], method: str, mode: str
 ) -> list[Plan]:
