@@ -17,8 +17,10 @@ def as_value(value: float | Tensor) -> Value:
     """A plain number where all channels are equal, as they are in a new activation."""
     if not isinstance(value, Tensor):
         return float(value)
-    values = value.detach().to("cpu", torch.float64).reshape(-1)
-    return values[0].item() if bool((values == values[0]).all()) else values
+    numbers = value.detach().reshape(-1).tolist()
+    if numbers.count(numbers[0]) == len(numbers):
+        return numbers[0]
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def average(value: Value) -> float:

@@ -96,7 +96,10 @@ def lsuv_(
     def start(call: Call) -> None:
         layer = new_layer(call)
         if layer is not None and layer.weight.requires_grad:
-            nn.init.orthogonal_(layer.weight, generator=generator)
+            # In float32 at least: there is no QR decomposition in half precision.
+            dtype = torch.promote_types(layer.weight.dtype, torch.float32)
+            fresh = torch.empty_like(layer.weight, dtype=dtype)
+            layer.weight.copy_(nn.init.orthogonal_(fresh, generator=generator))
             zero_biases_([layer])
 
     def scale(call: Call, output: Tensor, run: Callable[[], Tensor]) -> Tensor:
