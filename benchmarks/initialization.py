@@ -105,6 +105,13 @@ def geometric(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.exp(np.log(np.maximum(values, 1e-300)).mean(0))
 
 
+def rounded(values: NDArray[np.float64]) -> Any:
+    """As lists of numbers with four digits."""
+    if values.ndim > 1:
+        return [rounded(row) for row in values]
+    return [float(f"{value:.4g}") for value in values]
+
+
 def forward_table(kind: str, found: dict[str, NDArray[np.float64]]) -> Table:
     table = Table(title=f"Pre-activation variance, {kind}", title_justify="left")
     depth = next(iter(found.values())).shape[1]
@@ -184,10 +191,10 @@ def main() -> None:
     results: dict[str, Any] = {
         "settings": vars(options),
         "forward": {
-            kind: {key: geometric(value).tolist() for key, value in values.items()}
+            kind: {key: rounded(geometric(value)) for key, value in values.items()}
             for kind, values in found.items()
         },
-        "tapered": {key: geometric(value).tolist() for key, value in tapered.items()},
+        "tapered": {key: rounded(geometric(value)) for key, value in tapered.items()},
     }
     write("initialization", results)
     draw(found, tapered)

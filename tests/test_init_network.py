@@ -194,6 +194,27 @@ def test_max_pooling_counts():
     assert rows(model, x, "exact")["3.weight"].measured == pytest.approx(1, rel=0.1)
 
 
+@pytest.mark.parametrize("padding", [1, "same"])
+def test_zero_padding_counts(padding):
+    layers: list[nn.Module] = [nn.Conv2d(64, 64, 3, padding=padding)]
+    for _ in range(29):
+        layers += [MPELU(64, 98.0, 0.01), nn.Conv2d(64, 64, 3, padding=padding)]
+    model, x = nn.Sequential(*layers), torch.randn(16, 64, 6, 6, generator=seeded(1))
+    found = initialize_(model, x, "exact", generator=seeded()).rows
+    assert all(0.5 < row.measured < 2 for row in found)
+    # Without the shapes a tenth of the signal is lost at each layer.
+    initialize_(model, None, "exact", generator=seeded())
+    with torch.no_grad():
+        assert model(x).var() < 0.1
+
+
+def test_padding_by_hand():
+    # Six positions, a kernel of three: the outer two lack one tap each.
+    convolution = nn.Conv1d(4, 512, 3, padding=1)
+    row = rows(nn.Sequential(convolution), torch.randn(512, 4, 6, generator=seeded(1)), "exact")
+    assert row["0.weight"].std == pytest.approx((4 * 16 / 6) ** -0.5, rel=0.02)
+
+
 def test_input_moments_count():
     model = nn.Sequential(nn.Linear(64, 512))
     x = 5 + 2 * torch.randn(256, 64, generator=seeded(1))

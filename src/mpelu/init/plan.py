@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mpelu.init.activations import LINEAR, msra_factor, taylor_factor
+from mpelu.init.borders import Profile, after_layer, flat, resized
 from mpelu.init.channels import Value, as_value, average, fit
 from mpelu.init.graph import Call, collector_paused
 from mpelu.init.layers import Layer, layer_of
@@ -44,8 +45,18 @@ def _by_group(layer: Layer, value: Value) -> Value:
     return torch.where(value > 0, value, 1.0) if isinstance(value, Tensor) else value or 1.0
 
 
-def _std(layer: Layer, signal: Signal, method: str, mode: str) -> tuple[float | None, Value]:
-    """n of the rule and the standard deviation, of each group where they differ."""
+def _std(
+    layer: Layer, signal: Signal, reached: float, method: str, mode: str
+) -> tuple[float | None, Value]:
+    """n of the rule and the standard deviation, of each group where they differ.
+
+    Args:
+        layer: whose weight it is for.
+        signal: into the layer.
+        reached: share of the layer's inputs that are not padding.
+        method: as for `initialize_`.
+        mode: as for `initialize_`.
+    """
     if method == "lsuv":  # done already
         return None, layer.weight.detach().double().std(correction=0).item()
     if method == "gaussian":
@@ -54,8 +65,9 @@ def _std(layer: Layer, signal: Signal, method: str, mode: str) -> tuple[float | 
         fan = fan_of("average", *layer.fans)
         return fan, fan**-0.5
     fan = fan_of(mode, *layer.fans)
-    second = _by_group(layer, signal.second if method == "exact" else signal.factor)
-    return fan, (TARGET / (fan * second)) ** 0.5
+    if method == "exact":
+        return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5
+    return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5
 
 
 def _bias(layer: Layer) -> Value:
@@ -64,9 +76,9 @@ def _bias(layer: Layer) -> Value:
     return as_value(layer.bias)
 
 
-def _after_random(layer: Layer, signal: Signal, std: Value) -> tuple[Value, Value]:
+def _after_random(layer: Layer, signal: Signal, reached: float, std: Value) -> tuple[Value, Value]:
     """Mean and variance of the output over random weights and data."""
-    variance = std**2 * layer.fans[0] * _by_group(layer, signal.second)
+    variance = std**2 * layer.fans[0] * reached * _by_group(layer, signal.second)
     if isinstance(variance, Tensor):
         variance = variance.repeat_interleave(layer.out_channels // layer.groups)
     return _bias(layer), variance
@@ -128,22 +140,25 @@ def make_plan(
     additions = sum(call.name in ("add", "sub") and len(call.fed_by) > 1 for call in calls)
     shapes = [call.shape for call in calls]
     signals: list[Signal] = []
+    profiles: list[Profile] = []
     plans: dict[int, Plan] = {}
     planned: dict[int, Plan] = {}
 
     for index, (call, layer) in enumerate(zip(calls, layers, strict=True)):
         if layer is not None:
-            signal = signals[call.fed_by[0]]
+            fed = call.fed_by[0]
+            signal = signals[fed]
+            profile, reached = after_layer(layer, profiles[fed], call.shape)
             weight = id(layer.weight)
             name = names.get(weight)
             is_trained = name is not None and layer.weight.requires_grad
             if name is not None and weight not in planned:
-                fan, std = _std(layer, signal, method, mode)
+                fan, std = _std(layer, signal, reached, method, mode)
                 planned[weight] = plans[index] = Plan(
                     name, layer, is_trained, signal.sources, fan, std, 0.0
                 )
             if is_trained:
-                mean, variance = _after_random(layer, signal, planned[weight].std)
+                mean, variance = _after_random(layer, signal, reached, planned[weight].std)
             else:
                 mean, variance = _after_fixed(layer, signal)
             is_free = method == "exact" and is_trained and uses[weight] == 1
@@ -158,12 +173,14 @@ def make_plan(
             if index in plans:
                 plans[index].predicted = signal.overall_variance
         elif call.target is None:
-            signal = input_signal(call)
+            signal, profile = input_signal(call), flat(call.shape)
         else:
+            profile = resized(profiles[call.fed_by[0]] if call.fed_by else (), call.shape)
             if call.name in ("add", "sub"):
                 _share_sum(call, signals, plans, additions)
             signal = propagate(call, signals, shapes, factor)
         if signal.layer is not None and consumers[index] > 1:
             signal = replace(signal, layer=None)
         signals.append(signal)
+        profiles.append(profile)
     return list(plans.values())
