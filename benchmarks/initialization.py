@@ -19,7 +19,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from common import RESULTS, write
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -27,6 +26,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import mpelu
+from common import RESULTS, write
 
 PARAMETERS = [(1.0, 1.0), (0.25, 1.0), (98.0, 0.01), (3.0, 0.5)]
 METHODS = ["exact", "taylor", "msra", "xavier"]

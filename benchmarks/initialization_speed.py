@@ -16,12 +16,12 @@ from typing import Any
 
 import anyinit
 import torch
-from common import interleaved, quantiles, write
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 import mpelu
+from common import interleaved, quantiles, write
 
 
 def plain(depth: int, width: int = 512) -> nn.Sequential:
