@@ -280,6 +280,23 @@ def test_channel_wise_parameters_reach_a_flattened_layer():
     assert row.std == pytest.approx(math.sqrt(2 / (18 * 1.5)))
 
 
+@pytest.mark.parametrize("with_inputs", [True, False])
+def test_zero_channels_of_a_shortcut_count(with_inputs):
+    class Widened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(64, 64, 1), nn.Conv2d(96, 512, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.first(x))[:, :, ::2, ::2]
+            return self.last(F.pad(x, (0, 0, 0, 0, 0, 32)))
+
+    x = torch.randn(32, 64, 4, 4, generator=seeded(1)) if with_inputs else None
+    row = rows(Widened(), x, "exact")["last.weight"]
+    assert row.feed == "relu"
+    assert row.std == pytest.approx((64 * 0.5) ** -0.5, rel=1e-6)
+
+
 def test_each_group_has_its_own_deviation():
     model = nn.Sequential(
         nn.Conv1d(4, 4, 1),

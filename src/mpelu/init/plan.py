@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpelu.init.activations import LINEAR, msra_factor, taylor_factor
 from mpelu.init.borders import Profile, after_layer, flat, resized
@@ -99,6 +99,11 @@ def _after_fixed(layer: Layer, signal: Signal) -> tuple[Value, Value]:
     return out_mean + _bias(layer), (weight**2 * variance).sum((2, 3)).flatten()
 
 
+def _is_sum(call: Call) -> bool:
+    is_function = not isinstance(call.target, nn.Module)
+    return is_function and call.name in ("add", "sub") and len(call.fed_by) > 1
+
+
 def _share_sum(call: Call, signals: list[Signal], plans: dict[int, Plan], additions: int) -> None:
     """Scales the layers that end in an addition so that the sum has the target variance.
 
@@ -137,7 +142,7 @@ def make_plan(
     layers = [layer_of(call) for call in calls]
     uses = Counter(id(layer.weight) for layer in layers if layer is not None)
     consumers = Counter(index for call in calls for index in call.fed_by)
-    additions = sum(call.name in ("add", "sub") and len(call.fed_by) > 1 for call in calls)
+    additions = sum(map(_is_sum, calls))
     shapes = [call.shape for call in calls]
     signals: list[Signal] = []
     profiles: list[Profile] = []
@@ -176,7 +181,7 @@ def make_plan(
             signal, profile = input_signal(call), flat(call.shape)
         else:
             profile = resized(profiles[call.fed_by[0]] if call.fed_by else (), call.shape)
-            if call.name in ("add", "sub"):
+            if _is_sum(call):
                 _share_sum(call, signals, plans, additions)
             signal = propagate(call, signals, shapes, factor)
         if signal.layer is not None and consumers[index] > 1:

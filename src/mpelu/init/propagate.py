@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules import batchnorm, dropout, instancenorm, normalization, padding, pooling
 
 from mpelu.init.activations import LINEAR, describe_function, describe_module, pointwise
@@ -149,20 +150,16 @@ def propagate(
         factor: of an activation, by the rule in use.
     """
     inputs = [signals[index] for index in call.fed_by]
-    if call.name in _ZEROS:
-        return Signal(0.0, 0.0, 0.0, (), _channels_of(call))
-    if not inputs:
-        return unknown_signal(call)
-    first = inputs[0]
+    found = None
     if isinstance(call.target, nn.Module):
-        found = _after_module(call, call.target, first, shapes, factor)
-    else:
+        if inputs:
+            found = _after_module(call, call.target, inputs[0], shapes, factor)
+    elif call.name in _ZEROS:
+        channels = call.shape[1] if call.shape is not None and len(call.shape) > 1 else None
+        found = Signal(0.0, 0.0, 0.0, (), channels)
+    elif inputs:
         found = _after_function(call, inputs, shapes, factor)
     return unknown_signal(call) if found is None else found
-
-
-def _channels_of(call: Call) -> int | None:
-    return call.shape[1] if call.shape is not None and len(call.shape) > 1 else None
 
 
 def _after_module(
@@ -289,16 +286,12 @@ def _padded(call: Call, signal: Signal) -> Signal:
     position = 2 * (dims - 2)
     if len(amounts) <= position or signal.channels is None:
         return signal
-    before, after = amounts[position : position + 2]
-    parts = [
-        torch.zeros(before, dtype=torch.float64),
-        torch.zeros(after, dtype=torch.float64),
-    ]
+    around = amounts[position : position + 2]
     mean, variance, factor = (
-        torch.cat([parts[0], fit(values, signal.channels), parts[1]])
+        F.pad(fit(values, signal.channels), around)
         for values in (signal.mean, signal.variance, signal.factor)
     )
-    channels = signal.channels + before + after
+    channels = signal.channels + sum(around)
     return Signal(mean, variance, factor, signal.sources, channels)
 
 
