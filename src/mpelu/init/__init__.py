@@ -1,0 +1,30 @@
+"""Rules for one weight, a whole network at a call, LSUV, and the paper's residual analysis."""
+
+from mpelu.init.activations import activation_moments, gain
+from mpelu.init.lsuv import lsuv_
+from mpelu.init.network import initialize_
+from mpelu.init.report import Report, Row
+from mpelu.init.residual import residual_bound, residual_share
+from mpelu.init.rules import (
+    exact_normal_,
+    gaussian_,
+    msra_normal_,
+    taylor_normal_,
+    xavier_normal_,
+)
+
+__all__ = [
+    "Report",
+    "Row",
+    "activation_moments",
+    "exact_normal_",
+    "gain",
+    "gaussian_",
+    "initialize_",
+    "lsuv_",
+    "msra_normal_",
+    "residual_bound",
+    "residual_share",
+    "taylor_normal_",
+    "xavier_normal_",
+]

@@ -1,0 +1,309 @@
+"""What the initialization knows of an activation: its parameters, moments and gains."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpelu.init.channels import Value, as_value, average, fit, size_of
+from mpelu.modules import MPELU
+from mpelu.moments import leaky_moments, moments, quadrature_moments, to_float64
+
+# The constants of torch.nn.SELU, which does not export them.
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+_PROBE_STEP = 1e-6
+_LIKELY_KINKS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0)
+"""Where the activations of torch.nn have theirs."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An elementwise activation: exponential (alpha, beta), leaky (slope) or any other."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    """Maps [points, channels] to the same shape."""
+    alpha: Value | None = None
+    beta: Value | None = None
+    scale: float = 1.0
+    slope: Value | None = None
+    kinks: tuple[float, ...] = (0.0,)
+    channels: int = 1
+    """How many channels its parameters are for; 1 if it treats all alike."""
+
+
+def exponential(
+    name: str, alpha: float | Tensor, beta: float | Tensor, scale: float = 1.0
+) -> Activation:
+    """scale times y for y > 0, alpha (e^(beta y) - 1) otherwise."""
+    alphas, betas = as_value(alpha), as_value(beta)
+
+    def function(y: Tensor) -> Tensor:
+        return scale * torch.where(y > 0, y, alphas * torch.expm1(betas * y.clamp(max=0)))
+
+    return Activation(
+        name, function, alphas, betas, scale, channels=max(size_of(alphas), size_of(betas))
+    )
+
+
+def leaky(name: str, slope: float | Tensor) -> Activation:
+    """y for y > 0, slope y otherwise."""
+    slopes = as_value(slope)
+    return Activation(
+        name, lambda y: torch.where(y > 0, y, slopes * y), slope=slopes, channels=size_of(slopes)
+    )
+
+
+LINEAR = leaky("linear", 1.0)
+
+
+@torch.no_grad()
+def pointwise(
+    name: str, function: Callable[[Tensor], Tensor], channels: int = 1, dims: int = 4
+) -> Activation | None:
+    """The function as an activation, or None if an output depends on more than its own input.
+
+    Args:
+        name: for the report.
+        function: takes and returns one tensor, channels in dimension 1.
+        channels: size of dimension 1 it expects; 1 if any will do.
+        dims: number of dimensions it expects.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))[:dims]
+    one, other = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    kept = torch.rand(shape, generator=generator) < 0.5
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outputs = function(one.clone()), function(torch.where(kept, one, other))
+    except Exception:  # whatever a function not made for such a tensor raises
+        return None
+    if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):
+        return None
+    if torch.equal(outputs[0], one):
+        return LINEAR
+    if not torch.equal(outputs[0][kept], outputs[1][kept]):
+        return None
+
+    def on_channels(y: Tensor) -> Tensor:
+        spread = y.reshape(*y.shape, *[1] * (dims - 2)) if dims > 2 else y
+        return function(spread).detach().reshape(y.shape).to(torch.float64)
+
+    return Activation(name, on_channels, kinks=_LIKELY_KINKS, channels=channels)
+
+
+def describe_module(module: nn.Module) -> Activation | None:
+    """The module as an activation, or None if it isn't one."""
+    name = type(module).__name__
+    if isinstance(module, MPELU):
+        return exponential(name, module.alpha, module.beta)
+    if isinstance(module, nn.ELU):
+        return exponential(name, module.alpha, 1.0)
+    if isinstance(module, nn.CELU):
+        return exponential(name, module.alpha, 1 / module.alpha)
+    if isinstance(module, nn.SELU):
+        return exponential(name, _SELU_ALPHA, 1.0, _SELU_SCALE)
+    if isinstance(module, nn.ReLU):
+        return leaky(name, 0.0)
+    if isinstance(module, nn.RReLU):
+        return leaky(name, (module.lower + module.upper) / 2)
+    if isinstance(module, nn.LeakyReLU):
+        return leaky(name, module.negative_slope)
+    if isinstance(module, nn.PReLU):
+        return leaky(name, module.weight)
+    parameters = list(module.parameters())
+    if any(True for _ in module.children()) or any(
+        sum(size > 1 for size in parameter.shape) > 1 for parameter in parameters
+    ):
+        return None
+    channels = max((parameter.numel() for parameter in parameters), default=1)
+    # Its parameters may be shaped for maps or for features alone.
+    return pointwise(name, module, channels, dims=4) or pointwise(name, module, channels, dims=2)
+
+
+def describe_function(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Activation | None:
+    """A functional call of the exponential or leaky family as an activation, else None.
+
+    Args:
+        name: of the function, as in torch.nn.functional.
+        args: of the call, after the input.
+        kwargs: of the call.
+    """
+
+    def option(position: int, key: str, default: Any = None) -> Any:
+        return args[position] if len(args) > position else kwargs.get(key, default)
+
+    if name == "mpelu":
+        return exponential("mpelu", option(0, "alpha"), option(1, "beta"))
+    if name == "elu":
+        return exponential("elu", option(0, "alpha", 1.0), 1.0)
+    if name == "celu":
+        return exponential("celu", option(0, "alpha", 1.0), 1 / option(0, "alpha", 1.0))
+    if name == "selu":
+        return exponential("selu", _SELU_ALPHA, 1.0, _SELU_SCALE)
+    if name == "relu":
+        return leaky("relu", 0.0)
+    if name == "leaky_relu":
+        return leaky("leaky_relu", option(0, "negative_slope", 0.01))
+    if name == "prelu":
+        return leaky("prelu", option(0, "weight"))
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _exponential_moments(alpha: float, beta: float, variance: float) -> tuple[float, float]:
+    """Of numbers; a deep network asks for the same ones hundreds of times."""
+    mean, second = moments(alpha, beta, variance)
+    return mean.item(), second.item()
+
+
+def _moments(
+    activation: Activation, mean: Value, variance: Value, maximum_of: int
+) -> tuple[Value, Value]:
+    """Mean and second moment, as tensors unless they were cheaper to have as numbers."""
+    if maximum_of == 1 and activation.slope is not None:
+        return leaky_moments(activation.slope, mean, variance)
+    alpha, beta, scale = activation.alpha, activation.beta, activation.scale
+    is_centered = isinstance(mean, float) and mean == 0
+    if maximum_of == 1 and alpha is not None and beta is not None and is_centered:
+        if isinstance(alpha, float) and isinstance(beta, float) and isinstance(variance, float):
+            first, second = _exponential_moments(alpha, beta, variance)
+            return scale * first, scale**2 * second
+        means, seconds = moments(alpha, beta, variance)
+        return scale * means, scale**2 * seconds
+    if activation.channels > 1:
+        mean, variance = fit(mean, activation.channels), fit(variance, activation.channels)
+    return quadrature_moments(activation.function, mean, variance, activation.kinks, maximum_of)
+
+
+def gaussian_moments(
+    activation: Activation, mean: Value, variance: Value, maximum_of: int = 1
+) -> tuple[Value, Value]:
+    """Mean and variance of the activation of N(mean, variance).
+
+    Args:
+        activation: what is applied.
+        mean: before the activation.
+        variance: as mean.
+        maximum_of: take the largest of this many independent values first.
+    """
+    first, second = _moments(activation, mean, variance, maximum_of)
+    if isinstance(first, float) and isinstance(second, float):
+        return first, max(0.0, second - first**2)
+    spread = to_float64(second) - to_float64(first) ** 2
+    return as_value(first), as_value(spread.clamp(min=0))
+
+
+def activation_moments(
+    activation: nn.Module | str, variance: float | Tensor = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Mean and second moment of an activation under N(0, variance).
+
+    In closed form for MPELU, ReLU, leaky ReLU, PReLU, ELU, CELU and SELU; by quadrature for any
+    other elementwise module.
+
+    Args:
+        activation: a module, or a name such as "relu".
+        variance: a number, or one for each channel.
+
+    Returns:
+        Float64 tensors of shape [1] or [channels].
+
+    Example:
+        >>> mean, second = activation_moments(nn.ReLU())
+        >>> round(second.item(), 4)
+        0.5
+    """
+    found = find_activation("activation_moments", activation)
+    mean, second = _moments(found, 0.0, as_value(variance), maximum_of=1)
+    return to_float64(mean).reshape(-1), to_float64(second).reshape(-1)
+
+
+def find_activation(caller: str, activation: nn.Module | str) -> Activation:
+    """A module or a name as an activation; raises ValueError for anything else."""
+    if isinstance(activation, nn.Module):
+        found = describe_module(activation)
+        if found is None:
+            raise ValueError(
+                f"{caller}: expected an elementwise activation, got {type(activation).__name__}"
+            )
+        return found
+    if not isinstance(activation, str):
+        raise TypeError(f"{caller}: expected a module or a name, got {type(activation).__name__}")
+    plain = activation.replace("_", "").lower()
+    if plain in ("linear", "identity"):
+        return LINEAR
+    if plain == "mpelu":
+        return exponential("mpelu", 1.0, 1.0)
+    for name in nn.modules.activation.__all__:
+        if name.lower() == plain:
+            try:
+                found = describe_module(getattr(nn, name)())
+            except TypeError:  # one that has no defaults, such as Threshold
+                break
+            if found is not None:
+                return found
+    raise ValueError(
+        f"{caller}: expected the name of an elementwise activation of torch.nn, got {activation!r}"
+    )
+
+
+def taylor_factor(activation: Activation) -> Value:
+    """E[f^2] / Var(y) with f replaced by its tangents at zero.
+
+    (1 + alpha^2 beta^2) / 2 for MPELU, as in the paper.
+    """
+    if activation.slope is not None:
+        return (1 + activation.slope**2) / 2
+    if activation.alpha is not None and activation.beta is not None:
+        return activation.scale**2 * (1 + (activation.alpha * activation.beta) ** 2) / 2
+    points = torch.tensor([[-_PROBE_STEP], [0.0], [_PROBE_STEP]], dtype=torch.float64)
+    below, value, above = activation.function(points.expand(3, activation.channels))
+    left, right = (value - below) / _PROBE_STEP, (above - value) / _PROBE_STEP
+    mixed = 2 * value * (right - left) / math.sqrt(2 * math.pi)
+    return as_value(value**2 + mixed + (left**2 + right**2) / 2)
+
+
+def msra_factor(activation: Activation) -> Value:
+    """E[f^2] / Var(y) as He et al. have it: by slope for the leaky family, else as for ReLU."""
+    return 0.5 if activation.slope is None else (1 + activation.slope**2) / 2
+
+
+def exact_factor(activation: Activation) -> Value:
+    """E[f^2] under a standard normal variable."""
+    return as_value(_moments(activation, 0.0, 1.0, maximum_of=1)[1])
+
+
+_FACTORS = {"taylor": taylor_factor, "msra": msra_factor, "exact": exact_factor}
+
+
+def gain(activation: nn.Module | str, method: str = "taylor") -> float:
+    """The factor to put before 1 / sqrt(n) in the standard deviation of the weights that follow.
+
+    Args:
+        activation: a module (its own alpha and beta count, averaged over channels) or a name.
+        method: "taylor" (the paper's), "exact", "msra" or "xavier" (linear: always 1).
+
+    Example:
+        >>> round(gain("elu"), 4), round(gain("elu", "exact"), 4), round(gain("relu"), 4)
+        (1.0, 1.2452, 1.4142)
+    """
+    expected = [*_FACTORS, "xavier"]
+    if method not in expected:
+        raise ValueError(f"gain: expected a method of {expected}, got {method!r}")
+    found = find_activation("gain", activation)
+    if method == "xavier":
+        return 1.0
+    return 1 / math.sqrt(average(_FACTORS[method](found)))

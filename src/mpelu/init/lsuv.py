@@ -1,0 +1,134 @@
+"""Layer-sequential unit variance (Mishkin and Matas, "All you need is a good init")."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mpelu.init.checks import check_inputs, check_model, input_error
+from mpelu.init.graph import Call, Inputs, unwrap
+from mpelu.init.layers import Layer, layer_of
+from mpelu.init.plan import make_plan
+from mpelu.init.record import record, variance_of
+from mpelu.init.report import Report
+from mpelu.init.reset import reset_norms_, zero_biases_
+from mpelu.init.rows import rows_of
+
+
+@contextlib.contextmanager
+def _unchanged_on_error(model: nn.Module) -> Iterator[None]:
+    values = [*model.parameters(), *model.buffers()]
+    saved = [value.detach().clone() for value in values]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for value, old in zip(values, saved, strict=True):
+                value.copy_(old)
+        raise
+
+
+def _one_batch(batches: Inputs | Sequence[Inputs]) -> Inputs:
+    """Several batches of one tensor each joined to one; anything else as it is."""
+    if isinstance(batches, list) and batches and all(isinstance(b, Tensor) for b in batches):
+        return torch.cat(batches)
+    return batches
+
+
+class _NotReached(RuntimeError):
+    pass
+
+
+def lsuv_(
+    model: nn.Module,
+    batches: Inputs | Sequence[Inputs],
+    tolerance: float = 0.02,
+    max_rounds: int = 20,
+    generator: torch.Generator | None = None,
+) -> Report:
+    """Orthonormal weights, each layer scaled until its output has unit variance.
+
+    One forward pass does it all: where the pass reaches a layer everything below is done, so the
+    layer is run again on the input at hand until it is done too, and the pass goes on. Batch norm
+    uses the statistics of the batch and dropout is off. What doesn't require gradients stays as it
+    is.
+
+    Args:
+        model: any network, also inside DistributedDataParallel or torch.compile.
+        batches: what to call the model with: one tensor, a tuple of positional or a dict of keyword
+            arguments; or a list of tensors, which are joined to one batch.
+        tolerance: how far from one a variance may stay.
+        max_rounds: how often a layer may be scaled before giving up.
+        generator: of the random numbers.
+
+    Returns:
+        A row for each weight, whose measured variance is the one reached.
+
+    Raises:
+        RuntimeError: if a layer doesn't get there. The model is then as it was, as after any error.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.Linear(64, 64))
+        >>> report = lsuv_(model, torch.randn(256, 64))
+        >>> all(abs(row.measured - 1) < 0.02 for row in report.rows)
+        True
+    """
+    if not tolerance > 0:
+        raise ValueError(f"lsuv_: expected tolerance > 0, got {tolerance}")
+    if max_rounds < 1:
+        raise ValueError(f"lsuv_: expected max_rounds >= 1, got {max_rounds}")
+    model = unwrap(model)
+    parameters = check_model("lsuv_", model, generator)
+    batch = _one_batch(batches)
+    check_inputs("lsuv_", batch)
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    reached: dict[int, float] = {}
+
+    def new_layer(call: Call) -> Layer | None:
+        layer = layer_of(call)
+        if layer is None or id(layer.weight) in reached or id(layer.weight) not in names:
+            return None
+        return layer
+
+    def start(call: Call) -> None:
+        layer = new_layer(call)
+        if layer is not None and layer.weight.requires_grad:
+            # In float32 at least: there is no QR decomposition in half precision.
+            dtype = torch.promote_types(layer.weight.dtype, torch.float32)
+            fresh = torch.empty_like(layer.weight, dtype=dtype)
+            layer.weight.copy_(nn.init.orthogonal_(fresh, generator=generator))
+            zero_biases_([layer])
+
+    def scale(call: Call, output: Tensor, run: Callable[[], Tensor]) -> Tensor:
+        layer = new_layer(call)
+        if layer is None:
+            return output
+        weight = layer.weight
+        variance = variance_of(output)
+        rounds = 0
+        while weight.requires_grad and not abs(variance - 1) <= tolerance:
+            if rounds == max_rounds or not 0 < variance < float("inf"):
+                raise _NotReached(
+                    f"lsuv_: expected a variance within {tolerance} of 1 after "
+                    f"{names[id(weight)]}, got {variance:g} in {rounds} rounds"
+                )
+            weight.div_(variance**0.5)
+            output = run()
+            variance = variance_of(output)
+            rounds += 1
+        reached[id(weight)] = variance
+        return output
+
+    with _unchanged_on_error(model):
+        reset_norms_(model)
+        try:
+            calls = record(model, batch, before=start, after=scale)
+        except _NotReached:
+            raise
+        except Exception as error:
+            raise input_error("lsuv_", batch, error) from error
+    plans = make_plan(calls, parameters, "lsuv", "fan_in")
+    return Report(rows_of(model, parameters, plans, "lsuv", reached))
