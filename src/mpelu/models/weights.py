@@ -1,14 +1,15 @@
-"""The initial weights networks come with; `mpelu.init` has more rules for whole networks."""
+"""The initial weights networks come with: one rule for all convolutions, as the papers have it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 from torch import nn
 
+from mpelu.init import rules
 
-def taylor_(network: nn.Module, slope: float, mode: Literal["fan_in", "fan_out"]) -> None:
+
+def taylor_(network: nn.Module, slope: float, mode: str) -> None:
     """Convolutions by the paper's rule, std = sqrt(2 / (n (1 + slope^2))); all biases zero.
 
     Args:
@@ -18,14 +19,14 @@ def taylor_(network: nn.Module, slope: float, mode: Literal["fan_in", "fan_out"]
     """
     for module in _weighted(network):
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, slope, mode, "leaky_relu")
+            rules.taylor_normal_(module.weight, slope, mode=mode)
 
 
 def gaussian_(network: nn.Module, std: float) -> None:
     """Convolutions from a Gaussian; all biases zero."""
     for module in _weighted(network):
         if isinstance(module, nn.Conv2d):
-            nn.init.normal_(module.weight, std=std)
+            rules.gaussian_(module.weight, std)
 
 
 def _weighted(network: nn.Module) -> Iterator[nn.Conv2d | nn.Linear]:
