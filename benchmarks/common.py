@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import random
 import statistics
 import sys
 import time
@@ -57,11 +58,17 @@ def machine() -> dict[str, Any]:
 def interleaved(
     candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 2
 ) -> dict[str, list[float]]:
-    """Seconds per call, taken in turns with a rotating order so that drift hits all alike."""
+    """Seconds per call, taken in turns.
+
+    The order is shuffled each round: what ran before leaves the caches in its own state, and a
+    candidate that always follows the same other would be charged or paid for that.
+    """
     names = list(candidates)
     times: dict[str, list[float]] = {name: [] for name in names}
+    order = random.Random(0)
     for turn in range(-warmup, rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        order.shuffle(names)
+        for name in names:
             start = time.perf_counter()
             candidates[name]()
             elapsed = time.perf_counter() - start
