@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from torch import Tensor, nn
 
 import mpelu
 from common import RESULTS, write
+
+matplotlib.use("Agg")
 
 PARAMETERS = [(1.0, 1.0), (0.25, 1.0), (98.0, 0.01), (3.0, 0.5)]
 METHODS = ["exact", "taylor", "msra", "xavier"]
@@ -143,33 +146,44 @@ def backward_table(found: dict[str, NDArray[np.float64]]) -> Table:
     return table
 
 
-def draw(
-    forward_found: dict[str, dict[str, NDArray[np.float64]]],
-    backward_found: dict[str, NDArray[np.float64]],
-) -> None:
-    figure, axes = plt.subplots(3, 4, figsize=(15, 9), sharex=True, constrained_layout=True)
+# Okabe and Ito's colours, and styles besides: taylor and xavier coincide at alpha = beta = 1.
+STYLES = {
+    "exact": ("#0072B2", "-"),
+    "taylor": ("#D55E00", "-"),
+    "msra": ("#009E73", "-."),
+    "xavier": ("#000000", ":"),
+}
+MODE_COLORS = {"fan_in": "#0072B2", "fan_out": "#E69F00", "average": "#CC79A7"}
+
+
+def draw(results: dict[str, Any]) -> None:
+    """The figure from what the data file holds: geometric means over the seeds."""
+    figure, axes = plt.subplots(3, 4, figsize=(15, 9.5), sharex=True, layout="constrained")
+    layers = range(1, results["settings"]["depth"] + 1)
     for column, (alpha, beta) in enumerate(PARAMETERS):
         pair = f"{alpha:g} {beta:g}"
-        for row, (kind, found) in enumerate(forward_found.items()):
+        for row, (kind, found) in enumerate(results["forward"].items()):
             axis = axes[row, column]
-            axis.set_title(f"{kind}, alpha {alpha:g}, beta {beta:g}")
+            axis.set_title(f"{kind}: α = {alpha:g}, β = {beta:g}")
             axis.axhspan(0.4, 2, color="0.9")
-            for method in METHODS:
-                axis.plot(geometric(found[f"{method} {pair}"]), label=method)
+            for method, (color, style) in STYLES.items():
+                axis.plot(layers, found[f"{method} {pair}"], style, color=color, label=method)
         axis = axes[2, column]
-        axis.set_title("gradient, tapered (dashed: taylor)")
-        for color, mode in enumerate(MODES):
+        axis.set_title(f"linear, tapered: α = {alpha:g}, β = {beta:g}")
+        for mode, color in MODE_COLORS.items():
             for method, style in (("exact", "-"), ("taylor", "--")):
-                back = geometric(backward_found[f"{method} {mode} {pair}"])[1]
-                label = mode if method == "exact" else None
-                axis.plot(back / back[-1], style, color=f"C{color}", label=label)
+                back = np.array(results["tapered"][f"{method} {mode} {pair}"][1])
+                axis.plot(layers, back / back[-1], style, color=color, label=f"{method}, {mode}")
         axis.set_xlabel("layer")
     for axis in axes.flat:
         axis.set_yscale("log")
-    for row in axes:
-        row[0].legend(loc="lower left")
-        row[0].set_ylabel("variance")
-    figure.savefig(RESULTS / "initialization.png", dpi=120)
+    for row in axes[:2]:
+        row[0].set_ylabel("variance of pre-activations")
+    axes[2, 0].set_ylabel("variance of their gradients,\nrelative to the last layer")
+    for row in (0, 2):
+        axes[row, 3].legend(loc="upper left", bbox_to_anchor=(1.02, 1))
+    figure.suptitle("Signal by depth (geometric mean over seeds; grey: 0.4 to 2)")
+    figure.savefig(RESULTS / "initialization.png", dpi=110)
 
 
 def main() -> None:
@@ -197,7 +211,7 @@ def main() -> None:
         "tapered": {key: rounded(geometric(value)) for key, value in tapered.items()},
     }
     write("initialization", results)
-    draw(found, tapered)
+    draw(results)
 
 
 if __name__ == "__main__":
