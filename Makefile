@@ -28,13 +28,16 @@ format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Takes about half an hour on two cores; nothing else should run.
+# Takes about an hour on two cores; nothing else should run.
 bench: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]" -c constraints.txt
 	$(BIN)/python benchmarks/activation.py
 	$(BIN)/python benchmarks/activation.py --dtype bfloat16
 	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/network.py --compiled --threads 2
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/initialization.py
+	$(BIN)/python benchmarks/initialization_speed.py
 
 clean:
 	rm -rf $(VENV) build out src/*.egg-info src/mpelu/kernels/_native*

@@ -56,6 +56,7 @@ def activations(channels: int, dtype: torch.dtype, with_compiled: bool) -> dict[
         "MPELU": mpelu.MPELU(channels),
     }
     if with_compiled:
+        torch._dynamo.reset()  # else it gives up after eight shapes
         found["compiled naive"] = Naive(channels, "clamp")
         found["compiled naive"].compile(dynamic=False)
     return {name: module.to(dtype) for name, module in found.items()}

@@ -72,8 +72,12 @@ def _parameter(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.float32).contiguous()
 
 
+def serves(dtype: torch.dtype) -> bool:
+    return library is not None and dtype in _DTYPES
+
+
 def _applies(tensor: Tensor) -> bool:
-    return library is not None and tensor.dtype in _DTYPES and tensor.numel() > 0
+    return serves(tensor.dtype) and tensor.numel() > 0
 
 
 def _check(status: int) -> bool:
