@@ -32,7 +32,6 @@ format: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]" -c constraints.txt
 	$(BIN)/python benchmarks/activation.py
-	$(BIN)/python benchmarks/activation.py --dtype bfloat16
 	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/network.py --compiled --threads 2
 	$(BIN)/python benchmarks/overhead.py

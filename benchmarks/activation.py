@@ -1,8 +1,8 @@
 """How long does an activation take, alone? Forward, backward and both, against torch's own.
 
-    python benchmarks/activation.py [--quick] [--threads 1 2] [--dtype float32]
+    python benchmarks/activation.py [--quick] [--threads 1 2] [--dtypes float32 bfloat16]
 
-Prints a table per shape and writes results/activation-DTYPE.json and a figure beside it.
+Prints a table per shape and writes results/activation.json and a figure beside it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import mpelu
 from common import interleaved, keep_memory, machine, quantiles, saved_bytes, write
 
 SHAPES = [(128, 16, 32, 32), (128, 64, 32, 32), (128, 64, 8, 8), (64, 256, 18, 18), (8192, 512)]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 QUICK_SHAPES = [(128, 64, 32, 32)]
 
 
@@ -99,7 +100,7 @@ def measure(
     copy, add = (lambda: target.copy_(x)), (lambda: torch.add(x, grad, out=target))
     times = {
         "forward": interleaved({"copy": copy} | {n: forward(n) for n in modules}, rounds),
-        "both": interleaved({"add": add} | {n: both(n) for n in modules}, rounds),
+        "both": interleaved({n: both(n) for n in modules}, rounds),
     }
     outputs.update({name: module(leaf) for name, module in modules.items()})
     times["backward"] = interleaved({"add": add} | {n: backward(n) for n in modules}, rounds)
@@ -128,19 +129,24 @@ def show(console: Console, title: str, result: dict[str, dict], element: int) ->
     ):
         table.add_column(heading, justify="right")
     copy, relu = result["copy"]["forward"]["p50"], result["ReLU"]["both"]["p50"]
+
+    def milliseconds(row: dict, kind: str, key: str = "p50") -> str:
+        return f"{row[kind][key] * 1e3:.2f}" if kind in row else "-"
+
+    def ratio(row: dict, kind: str, to: float) -> str:
+        return f"{row[kind]['p50'] / to:.2f}" if kind in row else "-"
+
     for name, row in result.items():
-        if "both" not in row or "forward" not in row:
-            continue
-        both = row["both"]
+        kept = row.get("saved_bytes_per_element")
         table.add_row(
             name,
-            f"{row['forward']['p50'] * 1e3:.2f}",
-            f"{row['forward']['p50'] / copy:.2f}",
-            f"{row['backward']['p50'] * 1e3:.2f}",
-            f"{both['p50'] * 1e3:.2f}",
-            f"{both['p50'] / relu:.2f}",
-            f"{both['p20'] * 1e3:.2f}-{both['p80'] * 1e3:.2f}",
-            f"{row['saved_bytes_per_element'] / element:.1f}x",
+            milliseconds(row, "forward"),
+            ratio(row, "forward", copy),
+            milliseconds(row, "backward"),
+            milliseconds(row, "both"),
+            ratio(row, "both", relu),
+            f"{milliseconds(row, 'both', 'p20')} to {milliseconds(row, 'both', 'p80')}",
+            "-" if kept is None else f"{kept / element:.1f}x",
             style="bold" if name == "MPELU" else None,
         )
     console.print(table)
@@ -181,7 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one shape, no torch.compile")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--rounds", type=int, default=25, help="samples per cell (default 25)")
     parser.add_argument("--default-malloc", action="store_true", help="leave glibc's malloc as is")
     options = parser.parse_args()
@@ -189,26 +195,29 @@ def main() -> None:
         keep_memory()
     console = Console(width=110)
     console.print(f"kernel: {mpelu.kernels.backend()}\nmachine: {machine()['cpu']}")
-    dtype = getattr(torch, options.dtype)
-    shapes = QUICK_SHAPES if options.quick else SHAPES
     cases = [
-        (threads, shape, layout)
+        (threads, shape, layout, dtype)
         for threads in options.threads
-        for shape in shapes
+        for shape in (QUICK_SHAPES if options.quick else SHAPES)
         for layout in (["contiguous", "channels_last"] if len(shape) == 4 else ["contiguous"])
+        for dtype in (["float32"] if options.quick else options.dtypes)
     ]
     cells = []
-    for threads, shape, layout in track(cases, "measuring", console=console, transient=True):
+    for threads, shape, layout, name in track(cases, "measuring", console=console, transient=True):
         torch.set_num_threads(threads)
+        dtype = DTYPES[name]
         times = measure(shape, layout, dtype, options.rounds, with_compiled=not options.quick)
-        cell = {"shape": shape, "layout": layout, "threads": threads, "dtype": options.dtype}
+        cell = {"shape": shape, "layout": layout, "threads": threads, "dtype": name}
         cells.append(cell | {"times": times})
-        title = f"{'x'.join(map(str, shape))} {layout} {options.dtype}, {threads} thread(s)"
+        title = f"{'x'.join(map(str, shape))} {layout} {name}, {threads} thread(s)"
         show(console, title, times, dtype.itemsize)
     if options.quick:
         return
-    path = write(f"activation-{options.dtype}", {"cells": cells})
-    draw(cells, str(path.with_suffix(".png")))
+    path = write("activation", {"cells": cells})
+    draw(
+        [cell for cell in cells if cell["dtype"] == options.dtypes[0]],
+        str(path.with_suffix(".png")),
+    )
     console.print(f"wrote {path} and {path.with_suffix('.png').name}")
 
 

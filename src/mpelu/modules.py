@@ -139,13 +139,14 @@ class MPELU(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         beta: Tensor = self.beta
-        if type(beta) is not nn.Parameter or is_transformed():
+        if type(beta) is nn.Parameter and beta.device.type == "cpu" and not is_transformed():
+            if beta.data.min() < MIN_BETA:
+                # Changed by hand. `.data`: the version counter must stay, or a module used twice
+                # in a graph couldn't go backward; the second time nothing changes.
+                beta.data.clamp_(min=MIN_BETA)
+        else:
             # The bound without a change in place: the value is held, the gradient goes through.
             beta = torch.where(beta > MIN_BETA, beta, MIN_BETA + (beta - beta.detach()))
-        elif beta.device.type == "cpu" and beta.data.min() < MIN_BETA:
-            # Changed by hand. `.data`: the version counter must stay, or a module used twice in a
-            # graph couldn't go backward; the second time nothing changes.
-            beta.data.clamp_(min=MIN_BETA)
         return mpelu(input, self.alpha, beta, inplace=self.inplace)
 
     def extra_repr(self) -> str:
