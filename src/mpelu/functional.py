@@ -12,12 +12,22 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from mpelu.kernels import eager, native
 
-torch.library.define("mpelu::mpelu", "(Tensor input, Tensor alpha, Tensor beta) -> Tensor")
-torch.library.define("mpelu::mpelu_", "(Tensor(a!) input, Tensor alpha, Tensor beta) -> ()")
+# They take tensors in any order of memory, so compilers need not copy theirs into another.
+_ANY_LAYOUT = (torch.Tag.flexible_layout,)
+
+torch.library.define(
+    "mpelu::mpelu", "(Tensor input, Tensor alpha, Tensor beta) -> Tensor", tags=_ANY_LAYOUT
+)
+torch.library.define(
+    "mpelu::mpelu_",
+    "(Tensor(a!) input, Tensor alpha, Tensor beta) -> ()",
+    tags=_ANY_LAYOUT,
+)
 torch.library.define(
     "mpelu::mpelu_backward",
     "(Tensor grad, Tensor saved, Tensor alpha, Tensor beta, bool saved_is_output)"
     " -> (Tensor, Tensor, Tensor)",
+    tags=_ANY_LAYOUT,
 )
 
 
