@@ -2,16 +2,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint format bench clean
 
 # The stamp holds until the files that say what is installed, or the kernel, change.
 $(VENV)/installed: pyproject.toml setup.py constraints.txt src/mpelu/kernels/native.cpp
-	$(PYTHON) -c "import sys; assert sys.version_info >= (3, 10), 'mpelu needs Python >= 3.10, got ' + sys.version"
+	@echo "Setting up $(VENV): a minute, and longer where torch has to be downloaded"
+	@$(PYTHON) -c "import sys; assert sys.version_info >= (3, 10), 'mpelu needs Python >= 3.10, got ' + sys.version"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]" -c constraints.txt
-	touch $@
+	$(PIP) torch -c constraints.txt
+	$(PIP) -e ".[dev]" -c constraints.txt
+	@touch $@
 
 demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py out/demo
@@ -30,7 +32,7 @@ format: $(VENV)/installed
 
 # Takes about an hour on two cores; nothing else should run.
 bench: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]" -c constraints.txt
+	$(PIP) -e ".[bench]" -c constraints.txt
 	$(BIN)/python benchmarks/activation.py
 	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/network.py --compiled --threads 2

@@ -124,7 +124,8 @@ def show(console: Console, title: str, result: dict[str, dict], element: int) ->
         "backward ms",
         "both ms",
         "/ ReLU",
-        "p20-p80 ms",
+        "p20",
+        "p80",
         "kept",
     ):
         table.add_column(heading, justify="right")
@@ -145,7 +146,7 @@ def show(console: Console, title: str, result: dict[str, dict], element: int) ->
             milliseconds(row, "backward"),
             milliseconds(row, "both"),
             ratio(row, "both", relu),
-            f"{milliseconds(row, 'both', 'p20')} to {milliseconds(row, 'both', 'p80')}",
+            *(milliseconds(row, "both", key) for key in ("p20", "p80")),
             "-" if kept is None else f"{kept / element:.1f}x",
             style="bold" if name == "MPELU" else None,
         )
