@@ -54,6 +54,18 @@ def test_every_instruction_set(instructions, shape, alpha, dtype):
     assert_close(gb.double(), eb, rtol=tolerance, atol=tolerance)
 
 
+def test_every_bfloat16_nan_stays_one(instructions):
+    bits = torch.arange(-(2**15), 2**15).to(torch.int16)
+    x = bits.view(torch.bfloat16)
+    x = x[x.isnan()]
+    assert x.numel() == 254
+    for alpha in (1.0, -1.0):
+        a, b = torch.tensor([alpha]), torch.ones(1)
+        assert mpelu.mpelu(x, a, b).isnan().all()
+        gx, _, _ = native.backward(torch.ones_like(x), x, a, b, False)
+        assert gx.isnan().all()
+
+
 @pytest.mark.parametrize("shape", [(64, 16, 40, 40), (4096, 48), (200_003,)])
 @pytest.mark.parametrize("alpha", [0.7, -0.7])
 def test_result_does_not_depend_on_the_number_of_threads(shape, alpha):
