@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mpelu
+from mpelu.gaussian import leaky_moments, moments, quadrature_moments
 from mpelu.init import activation_moments
-from mpelu.moments import leaky_moments, moments, quadrature_moments
 
 mpmath = pytest.importorskip("mpmath")
 

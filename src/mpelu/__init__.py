@@ -3,20 +3,35 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mpelu import functional, kernels
-from mpelu.functional import mpelu
-from mpelu.modules import MPELU
-from mpelu.moments import moments
-
 if TYPE_CHECKING:
-    from mpelu import init, models
+    from mpelu import functional, init, kernels, models
+    from mpelu.functional import mpelu
+    from mpelu.gaussian import moments
+    from mpelu.modules import MPELU
+    from mpelu.optim import param_groups
 
-__all__ = ["MPELU", "functional", "init", "kernels", "models", "moments", "mpelu"]
+__all__ = ["MPELU", "functional", "init", "kernels", "models", "moments", "mpelu", "param_groups"]
 __version__ = "0.1.0"
+
+# Everything waits for its first use, so that `mpelu --help` answers before torch would have loaded.
+_HOMES = {
+    "MPELU": "mpelu.modules",
+    "moments": "mpelu.gaussian",
+    "mpelu": "mpelu.functional",
+    "param_groups": "mpelu.optim",
+}
+_MODULES = {"functional", "init", "kernels", "models"}
 
 
 def __getattr__(name: str) -> Any:
-    # These two take longer to load than all the rest, so they wait for their first use.
-    if name in ("init", "models"):
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
         return import_module(f"mpelu.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpelu.gaussian import leaky_moments, moments, quadrature_moments, to_float64
 from mpelu.init.channels import Value, as_value, average, fit, size_of
 from mpelu.modules import MPELU
-from mpelu.moments import leaky_moments, moments, quadrature_moments, to_float64
 
 # The constants of torch.nn.SELU, which does not export them.
 _SELU_ALPHA = 1.6732632423543772848170429916717

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mpelu.moments import check_parameters, to_float64
+from mpelu.gaussian import check_parameters, to_float64
 
 
 def _check(caller: str, alpha: float, beta: float, variance: float) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from mpelu.moments import check_parameters, moments, to_float64
+from mpelu.gaussian import check_parameters, moments, to_float64
 
 GAUSSIAN_STD = 0.01
 """The baseline of the paper."""

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import NoReturn
+
+from mpelu.lab.commands import models
+from mpelu.lab.errors import UserError
+
+COMMANDS = (models,)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
         arguments: those of the command line if None.
+
+    Returns:
+        The exit code.
     """
-    parser = argparse.ArgumentParser(prog="mpelu", description="MPELU networks, from the paper.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    models = commands.add_parser("models", help="list the networks with their sizes")
-    models.set_defaults(run=_models)
-    chosen = parser.parse_args(arguments)
-    chosen.run(chosen)
-
-
-def _models(_: argparse.Namespace) -> None:
-    from mpelu.models.table import rows
-
-    print(
-        f"{'network':<32}{'layers':>7}{'parameters':>13}{'multiply-adds':>16}"
-        f"{'input':>7}{'paper':>9}  remark"
+    parser = _Parser(
+        prog="mpelu", description="Train, inspect and reproduce the networks of the MPELU paper."
     )
-    for row in rows():
-        print(
-            f"{row.name:<32}{row.layers:>7}{row.parameters:>13,}{row.multiply_adds:>16,}"
-            f"{row.input_size:>7}{row.paper:>9}  {row.remark}".rstrip()
-        )
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="command")
+    for command in COMMANDS:
+        command.add(subparsers)
+    chosen = parser.parse_args(arguments)
+    try:
+        return chosen.run(chosen) or 0
+    except UserError as error:
+        parser.exit(2, f"mpelu: error: {error}\n")
