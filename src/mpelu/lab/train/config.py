@@ -25,8 +25,8 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 def _option(help: str, default: Any, choices: tuple[str, ...] | None = None) -> Any:
     metadata = {"help": help, "choices": choices}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
+    if default == {}:
+        return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -120,10 +120,8 @@ class Config:
                 f"accumulate: expected at most the batch size, {self.batch_size}, "
                 f"got {self.accumulate}"
             )
-        if (
-            list(self.milestones) != sorted(set(self.milestones))
-            or min(self.milestones, default=1) < 1
-        ):
+        rising = list(self.milestones) == sorted(set(self.milestones))
+        if not rising or min(self.milestones, default=1) < 1:
             raise UserError(f"milestones: expected rising numbers >= 1, got {self.milestones}")
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum: expected a number from 0 to below 1, got {self.momentum:g}")
@@ -151,7 +149,11 @@ class Config:
         names = [each.name for each in fields(cls)]
         for name in values:
             choose("config", name, names)
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        fitted: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**fitted)
 
 
 _HINTS = typing.get_type_hints(Config)
@@ -169,10 +171,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     plain = [typing.get_origin(each) or each for each in allowed]
     number = float in plain and isinstance(value, (int, float))
-    if isinstance(value, bool):
-        fits = bool in plain
-    else:
-        fits = number or isinstance(value, tuple(plain))
+    fits = bool in plain if isinstance(value, bool) else number or isinstance(value, tuple(plain))
     if not fits:
         expected = " or ".join("none" if each is type(None) else each.__name__ for each in plain)
         raise UserError(f"{name}: expected {expected}, got {value!r}")
