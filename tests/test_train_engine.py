@@ -205,7 +205,7 @@ def test_the_caller_keeps_random_numbers_and_threads(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    train(small(epochs=1, threads=2), tmp_path / "run", quiet=True)
+    train(small(train_limit=20, epochs=1, threads=2), tmp_path / "run", quiet=True)
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == 1
 
@@ -236,16 +236,17 @@ def test_tensorboard_events(tmp_path):
 
 def test_every_setting_is_printed(tmp_path, capsys):
     config = small(
-        milestones=(2,), warmup=1, init="msra", init_mode="fan_out", last_lr_mult=0.1, bias_lr_mult=2,
-        bias_decay_mult=0, linear_std=(0.01,), nesterov=True,
+        milestones=(2,), warmup=1, init="msra", init_mode="fan_out", last_lr_mult=0.1,
+        bias_lr_mult=2, bias_decay_mult=0, linear_std=(0.01,), nesterov=True,
     )  # fmt: skip
     train(config, tmp_path / "run")
     output = capsys.readouterr().out
     for expected in (
         "resnet-8, ", " parameters, activation mpelu, width=4", "digits, 96 images to train on",
-        "channel", "pad-crop-flip", "msra fan_out, linear layers std 0.01", "momentum 0.9, Nesterov",
-        "lr x 5 decay x 1", "lr x 0.1", "lr 0.01 for 1 epochs, then lr 0.1 times 0.1 after 2 epochs",
-        "15 steps in 3 epochs", "fp32", "cpu, 1 threads", "test error",
+        "channel", "pad-crop-flip", "msra fan_out, linear layers std 0.01",
+        "momentum 0.9, Nesterov", "lr x 5 decay x 1", "lr x 0.1",
+        "lr 0.01 for 1 epochs, then lr 0.1 times 0.1 after 2 epochs", "15 steps in 3 epochs",
+        "fp32", "cpu, 1 threads", "test error",
     ):  # fmt: skip
         assert expected in output, expected
     assert "finished after 15 steps" in output

@@ -218,30 +218,25 @@ def newest(run):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_a_run_after_its_step(tmp_path, number, code):
-    config = small(epochs=4)
-    train(config, tmp_path / "whole", quiet=True)
+def test_signals_end_a_run_after_its_step(whole, tmp_path, monkeypatch, number, code):
     run = tmp_path / "run"
-    setup = f"""
-import os
-from mpelu.lab.train import loop
-after = loop.Loop._after
-def signalling(self, lr, stopping):
-    if self.state.step == 6:
-        os.kill(os.getpid(), {int(number)})
-    after(self, lr, stopping)
-loop.Loop._after = signalling
-"""
-    process = start(run, config, setup)
-    output, error = process.communicate()
-    assert process.returncode == code, error
-    assert "interrupted" in output
+    after = loop.Loop._after
+
+    def signalling(self, lr, stopping):
+        if self.state.step == 6:
+            os.kill(os.getpid(), number)
+        after(self, lr, stopping)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_after", signalling)
+        outcome = train(small(checkpoint_every=3), run, quiet=True)
+    assert (outcome.state, outcome.step, outcome.exit_code) == ("interrupted", 7, code)
     told = status(run)
     assert (told["state"], told["step"]) == ("interrupted", 7)
     assert number.name in told["message"]
     assert checkpoint.steps_of(run)[-1] == 7
     assert resume(run, quiet=True).state == "finished"
-    assert equal(final(run), final(tmp_path / "whole"))
+    assert equal(final(run), whole)
 
 
 def test_a_second_signal_ends_at_once(tmp_path):

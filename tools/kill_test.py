@@ -22,7 +22,6 @@ from typing import Any
 CHILD = """
 import sys, time
 from pathlib import Path
-import torch
 from mpelu.lab.train import engine, files
 from mpelu.lab.train.config import Config
 
@@ -34,7 +33,7 @@ def pause(path, at):
         print("saving", flush=True)
         time.sleep(0.05)
 
-write, replace, fsync = files.write, files.os.replace, files.os.fsync
+write, replace = files.write, files.os.replace
 
 def replacing(source, target):
     pause(target, "before rename")
@@ -57,7 +56,9 @@ if (run / "config.json").exists():
 else:
     engine.train(Config.from_json(Path(sys.argv[3]).read_text()), run, quiet=True)
 """
-STAGES = ("anywhere", "half written", "before rename", "after rename")
+STAGES = (
+    "anywhere", "half written", "anywhere", "before rename", "at the start", "after rename",
+)  # fmt: skip
 
 
 def main() -> int:
@@ -83,7 +84,7 @@ def compare(folder: Path, kills: int, chance: random.Random) -> int:
     # Long enough that a resumed process never comes to the end between two kills.
     config = Config(
         model="stochastic-resnet-8", model_options={"width": 8}, activation="mpelu",
-        augment="pad-crop-flip", epochs=10 * kills, batch_size=100, checkpoint_every=4, log_every=3,
+        augment="pad-crop-flip", epochs=6 * kills, batch_size=100, checkpoint_every=4, log_every=3,
         train_limit=500, test_limit=100, threads=1,
     )  # fmt: skip
     (folder / "config.json").write_text(config.to_json())
@@ -124,9 +125,13 @@ def kill(folder: Path, run: Path, stage: str, chance: random.Random) -> str:
     if stage == "anywhere":
         while process.poll() is None and max(checkpoint.steps_of(run), default=0) == before:
             time.sleep(0.002)
-        delay = chance.uniform(0, 0.4)
+        delay = chance.uniform(0, 0.2)
         time.sleep(delay)
         moment = f"{1000 * delay:.0f} ms after a checkpoint"
+    elif stage == "at the start":
+        delay = chance.uniform(0, 1)
+        time.sleep(delay)
+        moment = f"{1000 * delay:.0f} ms after its modules were loaded"
     else:
         wanted = chance.randint(2, 5)
         for _ in range(wanted):
