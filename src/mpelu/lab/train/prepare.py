@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from mpelu.lab import data
-from mpelu.lab.train import events, network, optimizer
+from mpelu.lab.train import events, memory, network, optimizer
 from mpelu.lab.train.config import Config
 from mpelu.lab.train.distributed import World, join
 from mpelu.lab.train.order import batches_of
@@ -39,6 +39,7 @@ def session(config: Config) -> Iterator[World]:
         world = stack.enter_context(join(config.device))
         devices = [world.device] if world.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices))
+        stack.enter_context(memory.kept())
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         torch.backends.cudnn.deterministic = True
