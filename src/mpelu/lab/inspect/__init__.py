@@ -6,6 +6,7 @@ Example:
 """
 
 from mpelu.lab.inspect.gradients import GradientNorms, LayerGradient, gradient_norms
+from mpelu.lab.inspect.learned import Learned, learned_parameters
 from mpelu.lab.inspect.residuals import LayerResiduals, ResidualHistogram, residual_histogram
 from mpelu.lab.inspect.statistics import LayerStatistics, activation_statistics
 
@@ -14,8 +15,10 @@ __all__ = [
     "LayerGradient",
     "LayerResiduals",
     "LayerStatistics",
+    "Learned",
     "ResidualHistogram",
     "activation_statistics",
     "gradient_norms",
+    "learned_parameters",
     "residual_histogram",
 ]
