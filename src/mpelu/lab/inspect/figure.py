@@ -19,8 +19,12 @@ _SHARES = {
     "never_positive_share": ("channels never above zero", "#999999"),
     "dead_share": ("channels dead", "#000000"),
 }
-_RESIDUAL_COLOURS = ("#08306b", "#2171b5", "#6baed6", "#9ecae1", "#c6dbef")
-_PARAMETERS = {"alpha": "#009e73", "beta": "#cc79a7", "weight": "#009e73"}
+_RESIDUAL_COLOURS = ("#440154", "#31688e", "#35b779", "#e0a500")
+_PARAMETERS = {
+    "alpha": {"color": "#009e73"},
+    "beta": {"color": "#cc79a7", "linestyle": "--", "marker": "s"},
+    "weight": {"color": "#009e73"},
+}
 _NAMES = {"alpha": "alpha", "beta": "beta", "weight": "slope of PReLU"}
 _DEPTH = "convolutions and linear layers passed"
 
@@ -138,9 +142,11 @@ def _by_depth(
         means = [(at, sum(v) / len(v)) for at, v in zip(x, values, strict=True) if v]
         low = [min(v, default=float("nan")) for v in values]
         high = [max(v, default=float("nan")) for v in values]
-        axes.fill_between(x, low, high, color=_PARAMETERS[name], alpha=0.2, linewidth=0)
-        _line(axes, means, label=_NAMES[name], color=_PARAMETERS[name])
-    axes.set(title="learned: mean over channels, least to greatest", xlabel=_DEPTH)
+        colour = _PARAMETERS[name]["color"]
+        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        _line(axes, means, label=_NAMES[name], **_PARAMETERS[name])
+    title = " and ".join(_NAMES[name] for name in names)
+    axes.set(title=f"{title}: mean over channels, least to greatest", xlabel=_DEPTH)
     axes.legend(frameon=False, fontsize=8)
 
 
