@@ -93,10 +93,11 @@ def _show(subject: Subject, folder: Path | None, out: Path | None, *, quiet: boo
             network=name,
             history=subject.history,
         )
-    source = f"{subject.which} weights" + (f" of {folder}" if folder is not None else "")
-    title = f"{name}, {source}, {found['images']} images of {subject.config.data}"
+    origin = "" if folder is None else f" of {folder.resolve().name}"
+    images = f"{found['images']} images of {subject.config.data}"
+    title = f"{name}, {subject.which} weights{origin}, {images}"
+    written = [] if out is None else write(found, title, out)
     if not quiet:
-        print(f"{title}\n\n{table(found)}")
-    if out is not None:
-        for path in write(found, title, out):
-            print(path)
+        print(f"{title}\n\n{table(found)}\n")
+    for path in written:
+        print(path)
