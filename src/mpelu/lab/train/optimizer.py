@@ -25,9 +25,7 @@ def make(model: nn.Module, config: Config, channels: int, size: int) -> torch.op
         bias_decay_mult=config.bias_decay_mult,
         layers=layers,
     )
-    return torch.optim.SGD(
-        groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov
-    )
+    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
