@@ -19,7 +19,7 @@ from mpelu.lab.train.prepare import example_for
 from mpelu.lab.train.restore import load_network
 
 _MOST_IMAGES = 64
-_MOST_PIXELS = 2**16
+_MOST_PIXELS = 2**19
 """Of a batch, so that a gradient takes about as much memory as in training."""
 
 
