@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from mpelu.lab.train import activations, checkpoint, files, folder
@@ -107,9 +106,17 @@ class Loop:
             if stopped is not None:
                 return stopped
         if self.is_main:
-            weights = self.stepper.model.state_dict()
-            files.write(self.run / "model.safetensors", to_safetensors(weights))
+            weights = checkpoint.weights_alone(self.stepper.model.state_dict())
+            files.write(self.run / "model.safetensors", weights)
         return None
+
+    def close(self) -> None:
+        """Closes what is open, however the run ended."""
+        for lines in self.logs.values():
+            lines.close()
+        if self.events is not None:
+            self.events.close()
+        self.display.close()
 
     def _epoch(self) -> Divergence | int | None:
         """What is left of the epoch at hand."""
