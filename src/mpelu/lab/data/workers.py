@@ -13,7 +13,6 @@ from torch.utils import data
 
 from mpelu.lab.data.folder import Files
 from mpelu.lab.data.images import decode
-from mpelu.lab.data.preprocess import Preprocess
 from mpelu.lab.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -135,11 +134,10 @@ class Reader:
 
 
 class Decoded:
-    """Batches of one half, decoded by workers and normalised on the device."""
+    """Batches of one half, decoded by workers and brought to the device as bytes."""
 
-    def __init__(self, reader: Reader, preprocess: Preprocess, device: torch.device) -> None:
+    def __init__(self, reader: Reader, device: torch.device) -> None:
         self._reader = reader
-        self._preprocess = preprocess
         self._device = device
         self._labels = torch.tensor(reader.labels, device=device)
 
@@ -147,11 +145,11 @@ class Decoded:
         return len(self._reader)
 
     def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Index, normalised whole images and labels of each batch, on the device."""
+        """Index, whole images and labels of each batch, on the device."""
         for index, images in self._reader.read(batches):
             index = index.to(self._device, non_blocking=True)
             images = images.to(self._device, non_blocking=True)
-            yield index, self._preprocess.normalise(images), self._labels[index]
+            yield index, images, self._labels[index]
 
 
 def _some(names: list[str]) -> str:
