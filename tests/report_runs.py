@@ -181,5 +181,3 @@ def write_all(folder: Path) -> Path:
     with (damaged / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "test", "st\n\x00\x01\n')
     return folder
-
-

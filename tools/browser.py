@@ -74,12 +74,13 @@ class Browser:
         return _post(f"{self._session}/se/log", {"type": kind})
 
     def requested(self) -> list[str]:
-        """Addresses requested since it was last asked."""
+        """Addresses that pages, other than the browser's own, requested since it was last asked."""
         events = [json.loads(line["message"])["message"] for line in self.log("performance")]
         return [
             event["params"]["request"]["url"]
             for event in events
             if event["method"] == "Network.requestWillBeSent"
+            and not event["params"]["documentURL"].startswith("chrome:")
         ]
 
     def look(self, width: int, *, dark: bool, height: int = 900) -> None:
@@ -130,7 +131,7 @@ def _start(driver: str, profile: str) -> str:
         "browserName": "chrome",
         "goog:chromeOptions": {
             "binary": shutil.which("chromium"),
-            "args": [*FLAGS, f"--user-data-dir={profile}"],
+            "args": [*FLAGS, f"--user-data-dir={profile}", "about:blank"],
         },
         "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
     }

@@ -11,7 +11,11 @@ from typing import Any
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser("report", help="write one page that shows runs and tables")
     parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that hold some"
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="RUNS",
+        help="folders of runs, or folders with such in them",
     )
     parser.add_argument(
         "-o", "--out", type=Path, default=Path("report"), help="folder of the page (report)"

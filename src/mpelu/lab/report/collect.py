@@ -70,10 +70,16 @@ def collect(folders: Sequence[Path], cache: Cache) -> dict[str, Any]:
 def problems(collected: dict[str, Any]) -> list[str]:
     """What is missing or damaged, a line each, for the terminal."""
     lines = [
-        f"{run['set']}/{run['name']}: {line}" for run in collected["runs"] for line in run["problems"]
+        f"{run['set']}/{run['name']}: {problem}"
+        for run in collected["runs"]
+        for problem in run["problems"]
     ]
-    lines += [f"{each['set']}: {each['problem']}" for each in collected["results"] if each["problem"]]
-    return [line.encode("unicode_escape").decode() if not line.isprintable() else line for line in lines]
+    lines += [
+        f"{result['set']}: {result['problem']}"
+        for result in collected["results"]
+        if result["problem"]
+    ]
+    return [line if line.isprintable() else ascii(line) for line in lines]
 
 
 def home(run: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 from mpelu.lab.report.thin import thin
 from mpelu.lab.report.values import (
     integer,
-    is_list,
+    items,
     number,
     objects,
     read_object,
@@ -28,7 +28,7 @@ def read_result(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.name}: expected format 1, got {found.get('format')!r:.40}")
     header = texts(found.get("header"))
     rows = found.get("rows")
-    if not is_list(rows) or not all(is_list(row) and len(row) == len(header) for row in rows):
+    if not isinstance(rows, list) or any(len(items(row)) != len(header) for row in rows):
         raise ValueError(f"{path.name}: expected rows of {len(header)} cells, as the header has")
     return {
         "recipe": text(found.get("recipe"), path.parent.name),
@@ -54,12 +54,10 @@ def _cell(cell: Any) -> dict[str, Any]:
 
 
 def _pairs(value: Any, columns: int) -> list[list[int]]:
-    pairs = value if is_list(value) else []
     return [
         pair
-        for pair in pairs
-        if is_list(pair)
-        and len(pair) == 2
+        for pair in items(value)
+        if len(items(pair)) == 2
         and all(integer(column) is not None and 0 <= column < columns for column in pair)
     ]
 
@@ -77,8 +75,7 @@ def _plot(plot: dict[str, Any]) -> dict[str, Any]:
 
 
 def _series(series: dict[str, Any]) -> dict[str, Any]:
-    x, y = series.get("x"), series.get("y")
-    pairs = zip(x, y, strict=False) if is_list(x) and is_list(y) else []
+    pairs = zip(items(series.get("x")), items(series.get("y")), strict=False)
     points = [
         (place, value)
         for place, value in ((number(a), number(b)) for a, b in pairs)

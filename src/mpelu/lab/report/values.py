@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +45,17 @@ def text(value: Any, default: str = "") -> str:
 
 def texts(value: Any) -> list[str]:
     """The strings of a list."""
-    return [text(each) for each in value if isinstance(each, str)] if is_list(value) else []
+    return [text(each) for each in items(value) if isinstance(each, str)]
 
 
-def is_list(value: Any) -> bool:
-    return isinstance(value, list)
+def items(value: Any) -> list[Any]:
+    """The list, or an empty one in place of anything else."""
+    return value if isinstance(value, list) else []
 
 
 def objects(value: Any) -> list[dict[str, Any]]:
     """The objects of a list."""
-    return [each for each in value if isinstance(each, dict)] if is_list(value) else []
+    return [each for each in items(value) if isinstance(each, dict)]
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -71,7 +71,3 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path.name}: expected an object, got {type(value).__name__}")
     return value
-
-
-def numbers(values: Iterable[Any]) -> list[float | None]:
-    return [number(value) for value in values]

@@ -33,6 +33,12 @@ function logTicks(low, high, count) {
   return ticks.length >= 2 ? ticks : linearTicks(low, high, count, false).filter((t) => t > 0);
 }
 
+/** Labels of ticks, all in powers of ten on a log scale that spans many. */
+function tickTexts(ticks, log) {
+  const wide = log && ticks.length > 1 && ticks.at(-1) / ticks[0] > 5e3;
+  return ticks.map((tick) => (wide ? power(Math.round(Math.log10(tick))) : show(tick, 6)));
+}
+
 /** Maps values from [low, high] to pixels [from, to]. */
 function scale(low, high, from, to, log) {
   const move = log ? Math.log : (value) => value;

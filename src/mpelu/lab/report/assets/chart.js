@@ -5,7 +5,7 @@ let charts = 0;
 class Chart {
   /**
    * spec: id, title, xLabel, yLabel; series of {key, name, x, y, color, dash} and optionally low, high
-   * (a band), bars (edges), names (of the points), thin; optionally legend, logX, logY, logToggle,
+   * (a band), bars (edges), names (of the points), thin, bold; optionally legend, logX, logY, logToggle,
    * integers, xRange, yRange, height, marks of {x, y}, note.
    */
   constructor(spec) {
@@ -19,7 +19,7 @@ class Chart {
     this.tip = el("div", { class: "tip", hidden: true });
     this.legend = el("div", { class: "legend" });
     this.node = el("figure", { id: spec.id, class: "figure" },
-      el("figcaption", {}, spec.title), this.tools(), el("div", { class: "canvas" }, this.drawing, this.tip),
+      el("div", { class: "head" }, el("figcaption", {}, spec.title), this.tools()), el("div", { class: "canvas" }, this.drawing, this.tip),
       spec.legend === false ? null : this.legend, spec.note ? el("p", { class: "note" }, spec.note) : null);
     this.listen();
     this.drawLegend();
@@ -192,7 +192,7 @@ class Chart {
     const shown = this.shown();
     const { x: xRange, y: yRange } = this.ranges(shown);
     const yTicks = this.logY ? logTicks(...yRange, 6) : linearTicks(...yRange, height / 55, false);
-    const yTexts = yTicks.map((tick) => show(tick));
+    const yTexts = tickTexts(yTicks, this.logY);
     const left = 16 + 7 * Math.max(2, ...yTexts.map((text) => text.length));
     const frame = (this.frame = { left, right: width - 14, top: 28, bottom: height - 44 });
     this.x = Object.assign(scale(...xRange, frame.left, frame.right, spec.logX), { range: xRange });
@@ -203,14 +203,14 @@ class Chart {
     this.drawing.replaceChildren(
       svgEl("clipPath", { id: this.clip }, svgEl("rect", { x: frame.left, y: frame.top,
         width: frame.right - frame.left, height: frame.bottom - frame.top })),
-      ...this.grid(xTicks, yTicks, yTexts),
+      ...this.grid(xTicks, tickTexts(xTicks, spec.logX), yTicks, yTexts),
       svgEl("g", { "clip-path": `url(#${this.clip})` }, shown.flatMap((series) => this.curve(series)), this.markers()),
       shown.some((s) => s.y.some((v) => v !== null)) ? "" : svgEl("text", { class: "scale middle", x: (frame.left + frame.right) / 2, y: (frame.top + frame.bottom) / 2 },
         spec.series.length ? "nothing is switched on" : "nothing measured yet"),
       this.band);
   }
 
-  grid(xTicks, yTicks, yTexts) {
+  grid(xTicks, xTexts, yTicks, yTexts) {
     const { left, right, top, bottom } = this.frame;
     const parts = [];
     yTicks.forEach((tick, i) => {
@@ -219,15 +219,15 @@ class Chart {
         svgEl("text", { class: "scale end", x: left - 7, y: y + 4 }, yTexts[i]));
     });
     let free = -Infinity;
-    for (const tick of xTicks) {
+    xTicks.forEach((tick, i) => {
       const x = this.x(tick);
-      const text = show(tick, 6);
+      const text = xTexts[i];
       const half = 3.6 * text.length + 4;
       parts.push(svgEl("line", { class: "rule", x1: x, x2: x, y1: top, y2: bottom }));
-      if (x - half < free) continue; // labels that would touch the one before
+      if (x - half < free) return; // a label that would touch the one before
       free = x + half;
       parts.push(svgEl("text", { class: "scale middle", x, y: bottom + 17 }, text));
-    }
+    });
     parts.push(svgEl("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }),
       svgEl("line", { class: "axis", x1: left, x2: left, y1: top, y2: bottom }),
       svgEl("text", { class: "label", x: 4, y: 16 }, this.spec.yLabel + (this.logY ? " (log scale)" : "")),
@@ -236,7 +236,7 @@ class Chart {
   }
 
   curve(series) {
-    const style = `c${series.color} d${series.dash}${series.thin ? " thin" : ""}`;
+    const style = `c${series.color} d${series.dash}${series.thin ? " thin" : series.bold ? " bold" : ""}`;
     if (series.bars) return [this.bars(series, style)];
     const parts = [];
     if (series.low) {
@@ -244,9 +244,9 @@ class Chart {
       const back = series.x.map((x, i) => `${this.x(x).toFixed(1)} ${this.y(series.low[i]).toFixed(1)}`).reverse();
       parts.push(svgEl("path", { class: `area c${series.color}`, d: `M${there.concat(back).join("L")}Z` }));
     }
-    series.path = svgEl("path", { class: `line ${style}`, d: this.path(series) });
+    series.path = svgEl("path", { class: `line ${style}`, "data-series": series.key, d: this.path(series) });
     parts.push(series.path);
-    if (series.x.length <= 24 && this.spec.series.length <= 14) {
+    if (series.x.length === 1 || (series.x.length <= 24 && !series.thin)) {
       series.x.forEach((x, i) => {
         if (this.drawable(series.y[i])) parts.push(svgEl("circle", { class: `dot c${series.color}`, cx: this.x(x), cy: this.y(series.y[i]), r: 2.5 }));
       });

@@ -1,7 +1,9 @@
 // Learning curves, switched by group and by run.
 
-function setsOf(runs) {
-  const sets = [...new Set(runs.map((run) => run.set))];
+/** The sets of the runs, those of reproduced tables first. */
+function setsOf(runs, results) {
+  const present = new Set(runs.map((run) => run.set));
+  const sets = [...new Set([...results.map((result) => result.set), ...present])].filter((name) => present.has(name));
   const options = sets.map((name) => ({ value: `set:${name}`, text: name }));
   return sets.length > 1 ? [...options, { value: "all", text: "all runs" }] : options;
 }
@@ -15,8 +17,11 @@ function curvesSection(data) {
   if (!runs.length) return null;
   const place = el("div");
   const fillPlace = (value) => place.replaceChildren(...curvesOf(inSet(runs, value), value));
-  const sets = setsOf(runs);
-  const picker = select("curves-set", "Runs of", sets, fillPlace);
+  const sets = setsOf(runs, data.results);
+  const picker = select("curves-set", "Runs of", sets, (value) => {
+    for (const id of ["curves-error", "curves-loss"]) chosen.delete(id + "-view");
+    fillPlace(value);
+  });
   const start = recall("curves-set", sets[0].value);
   fillPlace(sets.some(({ value }) => value === start) ? start : sets[0].value);
   return section("curves", "Learning curves", el("p", { class: "facts" }, picker), place,

@@ -17,7 +17,7 @@ function depthSection(data) {
   const weighted = kinds.filter((kind) => kind === "conv" || kind === "linear");
   const kindOptions = [...(weighted.length ? [{ value: "weighted", text: "conv and linear" }] : []), ...kinds.map((kind) => ({ value: `kind:${kind}`, text: kind })), { value: "all", text: "all" }];
   const place = el("div");
-  const sets = setsOf(runs);
+  const sets = setsOf(runs, data.results);
   const valid = (id, options) => {
     const now = recall(id, options[0].value);
     return options.some(({ value }) => value === now) ? now : options[0].value;
@@ -37,10 +37,12 @@ function depthSection(data) {
 }
 
 function depthPlot(runs, quantity, kind, wanted) {
-  const series = runs.filter((run) => run.inspected.measured[quantity]).map((run, index) => {
-    const { names, kinds, measured } = run.inspected;
-    const layers = names.map((_, i) => i).filter((i) => wanted(kinds[i]) && measured[quantity][i] !== null);
-    return { key: run.set + "/" + run.name, name: run.name, x: layers.map((_, i) => i + 1), y: layers.map((i) => measured[quantity][i]), names: layers.map((i) => names[i]), ...look(index) };
+  const measured = runs.filter((run) => run.inspected.measured[quantity]);
+  const looks = new Map(groupsOf(measured, "all").flatMap(({ members, color }) => members.map((run, i) => [run, { color, dash: i % DASHES }])));
+  const series = measured.map((run) => {
+    const { names, kinds, measured: values } = run.inspected;
+    const layers = names.map((_, i) => i).filter((i) => wanted(kinds[i]) && values[quantity][i] !== null);
+    return { key: run.set + "/" + run.name, name: run.name, x: layers.map((_, i) => i + 1), y: layers.map((i) => values[quantity][i]), names: layers.map((i) => names[i]), ...looks.get(run) };
   });
   const images = [...new Set(runs.map((run) => run.inspected.images).filter((count) => count !== null))];
   return new Chart({ id: `depth-${quantity}-${kind.replace(/[^a-z]/g, "-")}`, title: `${QUANTITIES[quantity].text} by layer`, xLabel: "layer, counted from the input", yLabel: QUANTITIES[quantity].text, logY: QUANTITIES[quantity].log,

@@ -8,7 +8,7 @@ function fill(node, attributes, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child !== null && child !== undefined) node.append(child);
   }
   return node;
@@ -44,15 +44,18 @@ function say(message) {
 
 const SUPERSCRIPTS = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 
+function power(exponent) {
+  return "10" + [...String(exponent)].map((c) => SUPERSCRIPTS[c]).join("");
+}
+
 /** A number with a true minus sign, in powers of ten where it is very large or small. */
 function show(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
   if (size !== 0 && (size >= 1e6 || size < 1e-4)) {
     const [mantissa, exponent] = value.toExponential(Math.max(0, digits - 2)).split("e");
-    const power = [...String(Number(exponent))].map((c) => SUPERSCRIPTS[c]).join("");
     const front = Number(mantissa) === 1 ? "" : Number(mantissa) + "·";
-    return (front + "10" + power).replace("-", "−");
+    return (front + power(Number(exponent))).replace("-", "−");
   }
   const short = Number(value.toPrecision(digits));
   const text = size >= 10000 && Number.isInteger(short) ? short.toLocaleString("en-US") : String(short);

@@ -2,6 +2,8 @@
 
 const DRAWN = { from: -5, to: 3 };
 const INPUTS = Array.from({ length: 801 }, (_, i) => DRAWN.from + ((DRAWN.to - DRAWN.from) * i) / 800);
+const BREAK = INPUTS.indexOf(0) + 1; // the slope jumps just above zero: no line there
+const SLOPE_INPUTS = [...INPUTS.slice(0, BREAK), 0, 1e-9, ...INPUTS.slice(BREAK)];
 const SIGMAS = Array.from({ length: 161 }, (_, i) => Math.pow(10, -1.5 + (3 * i) / 160));
 const NEAR = 0.01;
 
@@ -117,6 +119,13 @@ function explorerField(name, letter, change) {
   };
 }
 
+/** Taylor's rule scales a layer's weights for its own second moment; what comes is the exact one. */
+function varianceAfter(layers, alpha, beta) {
+  let variance = 1;
+  for (let layer = 0; layer < layers; layer++) variance = moments(alpha, beta, variance).second / taylorSecond(alpha, beta, 1);
+  return variance;
+}
+
 function showValues(list, alpha, beta) {
   const { mean, second } = moments(alpha, beta, 1);
   const taylor = taylorSecond(alpha, beta, 1);
@@ -126,8 +135,8 @@ function showValues(list, alpha, beta) {
     ["mean", "mean E[f] for y from N(0, 1)", mean],
     ["second", "second moment E[f²], exact", second],
     ["taylor", "second moment by Taylor: (1 + α²β²) / 2", taylor],
-    ["ratio", "exact over Taylor: what a layer keeps of the signal", second / taylor],
-    ["depth", "the same after 30 layers", Math.pow(second / taylor, 30)],
+    ["ratio", "exact over Taylor", second / taylor],
+    ["depth", "variance of y after 30 layers initialized by Taylor’s rule, 1 at first", varianceAfter(30, alpha, beta)],
   ];
   list.replaceChildren(...rows.flatMap(([id, label, value]) => [el("dt", {}, label),
     el("dd", { id: `explorer-${id}`, "data-value": value }, show(value, 5))]));
@@ -136,17 +145,17 @@ function showValues(list, alpha, beta) {
 function explorerCharts() {
   const references = CASES.map((c, i) => ({ key: c.name, name: c.name, x: INPUTS, y: INPUTS.map(c.curve), ...look(i + 1), dash: 1, thin: true }));
   if (!chosen.has("shape-hidden")) remember("shape-hidden", new Set(["leaky ReLU 0.01", "identity"]));
-  const shape = new Chart({ id: "shape", title: "Shape", xLabel: "input y", yLabel: "output f(y)", series: [{ key: "MPELU", name: "MPELU", x: [], y: [], ...look(0) }, ...references],
+  const shape = new Chart({ id: "shape", title: "Shape", xLabel: "input y", yLabel: "output f(y)", series: [{ key: "MPELU", name: "MPELU", x: [], y: [], bold: true, ...look(0) }, ...references],
     xRange: [DRAWN.from, DRAWN.to], yRange: [-5, 3] });
   const slope = new Chart({ id: "slope", title: "Slope", xLabel: "input y", yLabel: "slope f′(y)", series: [{ key: "MPELU", name: "MPELU", x: [], y: [], ...look(0) }],
     xRange: [DRAWN.from, DRAWN.to], legend: false });
-  const moment = new Chart({ id: "moment", title: "Second moment for y from N(0, σ²)", xLabel: "standard deviation σ of the input", yLabel: "E[f²] / σ²", logX: true, logToggle: true,
+  const moment = new Chart({ id: "moment", title: "Second moment", xLabel: "standard deviation σ of the input", yLabel: "E[f²] / σ² for y from N(0, σ²)", logX: true, logToggle: true,
     series: [{ key: "exact", name: "exact", x: SIGMAS, y: [], ...look(0) }, { key: "taylor", name: "Taylor", x: SIGMAS, y: [], ...look(1), dash: 1 }] });
   return {
     nodes: [shape.node, slope.node, moment.node],
     change(alpha, beta) {
       Object.assign(shape.spec.series[0], { x: INPUTS, y: INPUTS.map((y) => mpelu(y, alpha, beta)) });
-      Object.assign(slope.spec.series[0], { x: INPUTS, y: INPUTS.map((y) => mpeluSlope(y, alpha, beta)) });
+      Object.assign(slope.spec.series[0], { x: SLOPE_INPUTS, y: SLOPE_INPUTS.map((y, i) => (i === BREAK ? null : mpeluSlope(y, alpha, beta))) });
       const exact = SIGMAS.map((s) => moments(alpha, beta, s * s).second / (s * s));
       const taylor = taylorSecond(alpha, beta, 1);
       Object.assign(moment.spec.series[0], { y: exact });

@@ -22,7 +22,9 @@ function learnedPart(kind) {
     { key: "now", name: `epoch ${kind.epochs[index]}`, bars: kind.edges, x: [], y: kind.counts[index], ...look(0) },
     { key: "first", name: `epoch ${kind.epochs[0]}`, bars: kind.edges, x: [], y: kind.counts[0], ...look(1), dash: 1, thin: true },
   ];
-  const histogram = new Chart({ id: `${id}-histogram`, title: `Histogram: ${kind.label}`, xLabel: kind.label, yLabel: `channels of ${whole(kind.values)}`, series: series(start) });
+  const top = (index) => [0, Math.max(1, ...kind.counts[index]) * 1.15];
+  const histogram = new Chart({ id: `${id}-histogram`, title: `Histogram: ${kind.label}`, xLabel: kind.label, yLabel: `channels of ${whole(kind.values)}`, series: series(start), yRange: top(start),
+    note: last ? "The axis is made for the epoch chosen; the outline of the first may reach beyond it." : null });
   const layers = kind.layers.names.map((_, i) => i + 1);
   const quartiles = (rows, name, index) => ({ key: name, name, x: layers, y: rows.map((q) => q[1]), low: rows.map((q) => q[0]), high: rows.map((q) => q[2]), names: kind.layers.names, ...look(index) });
   const complete = kind.layers.first.every((q) => q[0] !== null);
@@ -34,7 +36,7 @@ function learnedPart(kind) {
       const index = remember(`${id}-epoch`, Number(slider.value));
       label.textContent = `epoch ${kind.epochs[index]}`;
       slider.setAttribute("aria-valuetext", label.textContent);
-      histogram.update({ series: series(index) });
+      histogram.update({ series: series(index), yRange: top(index) });
       histogram.drawLegend();
     } });
   const control = last ? el("label", { class: "field" }, "Histogram at ", slider, " ", label) : null;

@@ -33,7 +33,7 @@ function resultTable(id, result) {
   });
   return [table(`${id}-table`, `${result.recipe} (${result.scale})`, columns, cells),
     after.size ? el("p", { class: "note key" }, "measured − paper: ", el("span", { class: "lower far" }, "▼ lower"), " ", el("span", { class: "higher far" }, "▲ higher"),
-      ", bolder from 2 % and from 10 % of the paper’s value on.") : null];
+      "; filled from 2 %, bold from 10 % of the paper’s value on.") : null];
 }
 
 function difference(paper, measured) {

@@ -5,8 +5,8 @@ const SIGNS = { finished: "✓", running: "▶", diverged: "✕", interrupted: "
 function runsSection(data) {
   if (!data.runs.length) return null;
   const counts = Object.keys(SIGNS).map((state) => [state, data.runs.filter((run) => run.state === state).length]).filter(([, count]) => count);
-  const columns = [{ name: "run" }, { name: "state" }, { name: "progress" }, { name: "test error, %", number: true }, { name: "best, %", number: true },
-    { name: "network" }, { name: "activation" }, { name: "init" }, { name: "data" }, { name: "seed", number: true }, { name: "remarks" }];
+  const columns = [{ name: "run" }, { name: "state" }, { name: "progress" }, { name: "remarks" }, { name: "test error, %", number: true }, { name: "best, %", number: true },
+    { name: "network" }, { name: "activation" }, { name: "init" }, { name: "data" }, { name: "seed", number: true }];
   return section("runs", "Runs", el("p", {}, `${whole(data.runs.length)} ${data.runs.length === 1 ? "run" : "runs"}: `, counts.map(([state, count]) => `${count} ${state}`).join(", "), "."),
     table("runs-table", "State of every run", columns, data.runs.map(runRow)));
 }
@@ -14,11 +14,9 @@ function runsSection(data) {
 function runRow(run) {
   const progress = run.step === null ? "not begun" : `step ${whole(run.step)}` + (run.steps === null ? "" : ` of ${whole(run.steps)}`);
   const silent = run.silent ? ["says it is running but has written nothing for over 10 minutes"] : [];
-  const best = run.best_error === null ? "–" : show(run.best_error) + (run.best_step === null ? "" : ` (step ${whole(run.best_step)})`);
   return [`${run.set}/${run.name}`,
     { text: run.state, node: el("span", { class: `state ${run.state}` }, el("span", { "aria-hidden": "true" }, SIGNS[run.state] + " "), run.state) },
-    progress, show(run.test_error), best, run.model || "–", run.activation || "own", run.init || "–", run.data || "–", run.seed === null ? "–" : String(run.seed),
-    [run.message, ...silent, ...run.problems].filter(Boolean).join("; ")];
+    progress, [run.message, ...silent, ...run.problems].filter(Boolean).join("; "), show(run.test_error), show(run.best_error), run.model || "–", run.activation || "own", run.init || "–", run.data || "–", run.seed === null ? "–" : String(run.seed)];
 }
 
 function missing(data) {
