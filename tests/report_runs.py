@@ -96,7 +96,7 @@ def write_inspected(path: Path, variances: Sequence[float]) -> None:
     """inspect.json with a convolution and an activation for each variance."""
     layers = []
     for index, variance in enumerate(variances):
-        shares = {"linear_share": None, "dead_share": None, "saturated_share": None}
+        shares: dict[str, Any] = dict.fromkeys(("linear_share", "dead_share", "saturated_share"))
         conv = {"name": f"blocks.{index}.conv", "kind": "conv", "mean": 0.0, "variance": variance}
         layers.append({**conv, **shares, "gradient_norm": 0.1 * 0.9**index})
         shares = {"linear_share": 0.5, "dead_share": 0.01 * index, "saturated_share": 0.02}
