@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -196,8 +197,9 @@ def test_runs_of_a_table_are_one_set(tmp_path: Path) -> None:
 
 
 def test_a_running_experiment_that_has_fallen_silent(tmp_path: Path) -> None:
-    write_run(tmp_path / "old", state="running")
-    write_run(tmp_path / "new", state="running", status={"updated": 4e9})
+    an_hour_ago = time.time() - 3600
+    write_run(tmp_path / "old", state="running", status={"updated": an_hour_ago})
+    write_run(tmp_path / "new", state="running", status={"updated": time.time()})
     new, old = collect([tmp_path], Cache())["runs"]
     assert (new["name"], new["silent"], old["silent"]) == ("new", False, True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -16,7 +15,7 @@ from mpelu.lab.report.inspected import inspected
 from mpelu.lab.report.learned import learned
 from mpelu.lab.report.results import read_result
 from mpelu.lab.report.thin import RULE
-from mpelu.lab.report.values import integer, number, text
+from mpelu.lab.report.values import integer, natural, number, text
 from mpelu.lab.runs import STATES, find, read
 
 SILENT_AFTER = 600
@@ -119,7 +118,7 @@ def read_run(path: Path) -> dict[str, Any]:
         "message": text(status.get("message")),
         "step": integer(status.get("step")),
         "steps": integer(status.get("steps")),
-        "updated": number(status.get("updated")),
+        "updated": number(status.get("updated"), digits=12),
         "test_error": number(status.get("test_error")),
         "best_error": number(status.get("best_error")),
         "best_step": integer(status.get("best_step")),
@@ -159,7 +158,9 @@ def _silent(entry: dict[str, Any], now: float) -> bool:
 
 def _result_files(folders: Sequence[Path]) -> list[Path]:
     found = {path.resolve() for folder in folders for path in folder.rglob("result.json")}
-    return sorted(path for path in found if os.access(path, os.F_OK) and path.is_file())
+    return sorted(
+        (path for path in found if path.is_file()), key=lambda path: natural(str(path.parent))
+    )
 
 
 def _result(path: Path, label: str) -> dict[str, Any]:

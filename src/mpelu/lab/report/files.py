@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from mpelu.lab.errors import UserError
@@ -17,14 +16,11 @@ def write_atomically(path: Path, content: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        beside = path.with_name(f".{path.name}-{os.getpid()}")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(content)
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+            beside.write_text(content, encoding="utf-8")
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{path}: can't be written: {error.strerror}") from None

@@ -13,6 +13,7 @@ QUANTITIES = (
     "linear_share",
     "dead_share",
     "saturated_share",
+    "never_positive_share",
     "gradient_norm",
 )
 MOST_LAYERS = 3000

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpelu.lab.report.values import number, text
+from mpelu.lab.report.values import natural, number, text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +99,7 @@ def _kind(kind: str, label: str, epochs: list[tuple[int, Tensors]]) -> dict[str,
     if high - low < 1e-6 * max(1.0, abs(low)):  # nothing learned yet: all in the middle bin
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, BINS + 1)
+    names = sorted(epochs[-1][1], key=natural)  # safetensors files hold them as text sorts them
     return {
         "name": kind,
         "label": label,
@@ -107,22 +108,11 @@ def _kind(kind: str, label: str, epochs: list[tuple[int, Tensors]]) -> dict[str,
         "counts": [np.histogram(values, edges)[0].tolist() for values in pooled],
         "values": int(pooled[-1].size),
         "layers": {
-            "names": [text(name) for name in _by_depth(epochs[-1][1])],
-            "first": _quartiles(epochs[0][1], _by_depth(epochs[-1][1])),
-            "last": _quartiles(epochs[-1][1], _by_depth(epochs[-1][1])),
+            "names": [text(name) for name in names],
+            "first": _quartiles(epochs[0][1], names),
+            "last": _quartiles(epochs[-1][1], names),
         },
     }
-
-
-def _by_depth(tensors: Tensors) -> list[str]:
-    """Names in the order of their numbers: safetensors files hold them as text sorts them."""
-    return sorted(
-        tensors,
-        key=lambda name: [
-            (0, int(part), "") if part.isdecimal() else (1, 0, part)
-            for part in re.split(r"(\d{1,12})", name)
-        ],
-    )
 
 
 def _quartiles(tensors: Tensors, names: list[str]) -> list[list[float | None]]:

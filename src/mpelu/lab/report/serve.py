@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,6 +46,11 @@ class Server(ThreadingHTTPServer):
         super().__init__((HOST, port), Handler)
         own = self.server_address[1]
         self.names = {f"{HOST}:{own}", f"localhost:{own}"}
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page closed while it was being answered is no news for the terminal."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 LONGEST_TEXT = 400
 
 
-def number(value: Any) -> float | None:
-    """A finite number to six significant digits, or None.
+def number(value: Any, digits: int = 6) -> float | None:
+    """A finite number to so many significant digits, or None.
 
     Example:
         >>> number(1.23456789), number("1"), number(float("nan")), number(True)
@@ -25,7 +26,7 @@ def number(value: Any) -> float | None:
         return None
     if not finite:
         return None
-    short = float(f"{value:.6g}")
+    short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
@@ -56,6 +57,14 @@ def items(value: Any) -> list[Any]:
 def objects(value: Any) -> list[dict[str, Any]]:
     """The objects of a list."""
     return [each for each in items(value) if isinstance(each, dict)]
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts names by the numbers in them: table2 before table10."""
+    return [
+        (0, int(part), "") if part.isdecimal() else (1, 0, part)
+        for part in re.split(r"(\d{1,12})", name)
+    ]
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -14,7 +14,8 @@ function linearTicks(low, high, count, integers) {
   let step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
   if (integers) step = Math.max(1, Math.round(step));
   const ticks = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) ticks.push(n === 0 ? 0 : n * step);
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++)
+    ticks.push(n === 0 ? 0 : n * step);
   return ticks;
 }
 
@@ -22,7 +23,8 @@ function logTicks(low, high, count) {
   const first = Math.floor(Math.log10(low));
   const last = Math.ceil(Math.log10(high));
   const every = Math.max(1, Math.ceil((last - first) / Math.max(1, count)));
-  const steps = last - first <= 1 ? [1, 2, 3, 4, 5, 6, 7, 8, 9] : last - first <= 3 ? [1, 2, 5] : [1];
+  const steps =
+    last - first <= 1 ? [1, 2, 3, 4, 5, 6, 7, 8, 9] : last - first <= 3 ? [1, 2, 5] : [1];
   const ticks = [];
   for (let e = first; e <= last; e += every) {
     for (const m of steps) {
@@ -68,6 +70,6 @@ function extent(lists, log, margin) {
     const wider = Math.pow(Math.max(high / low, 1.5), margin);
     return [low / wider, high * wider];
   }
-  const wider = (high - low || Math.abs(high) || 1) * margin;
+  const wider = high > low ? (high - low) * margin : 0.05 * Math.abs(high) || 1;
   return [low - wider, high + wider];
 }

@@ -14,13 +14,23 @@ class Chart {
     this.view = recall(spec.id + "-view", null);
     this.hidden = recall(spec.id + "-hidden", new Set());
     this.logY = recall(spec.id + "-log", Boolean(spec.logY));
-    this.drawing = svgEl("svg", { class: "plot", tabindex: 0, role: "group", id: spec.id + "-plot",
-      "aria-label": `${spec.title}. Plus and minus zoom, arrows move, 0 shows all.` });
+    this.drawing = svgEl("svg", {
+      class: "plot",
+      tabindex: 0,
+      role: "group",
+      id: spec.id + "-plot",
+      "aria-label": `${spec.title}. Plus and minus zoom, arrows move, 0 shows all.`,
+    });
     this.tip = el("div", { class: "tip", hidden: true });
     this.legend = el("div", { class: "legend" });
-    this.node = el("figure", { id: spec.id, class: "figure" },
-      el("div", { class: "head" }, el("figcaption", {}, spec.title), this.tools()), el("div", { class: "canvas" }, this.drawing, this.tip),
-      spec.legend === false ? null : this.legend, spec.note ? el("p", { class: "note" }, spec.note) : null);
+    this.node = el(
+      "figure",
+      { id: spec.id, class: "figure" },
+      el("div", { class: "head" }, el("figcaption", {}, spec.title), this.tools()),
+      el("div", { class: "canvas" }, this.drawing, this.tip),
+      spec.legend === false ? null : this.legend,
+      spec.note ? el("p", { class: "note" }, spec.note) : null,
+    );
     this.listen();
     this.drawLegend();
     this.observer = new ResizeObserver(() => this.draw());
@@ -30,15 +40,21 @@ class Chart {
   tools() {
     const { id, title } = this.spec;
     const name = (what) => ({ "aria-label": `${what}: ${title}`, title: what });
-    return el("div", { class: "tools" },
-      this.spec.logToggle ? checkbox(id + "-log", "log scale", this.logY, (on) => {
-        this.logY = remember(id + "-log", on);
-        this.look(null);
-      }) : null,
-      button("+", () => this.zoom(0.5), name("Zoom in")), button("−", () => this.zoom(2), name("Zoom out")),
+    return el(
+      "div",
+      { class: "tools" },
+      this.spec.logToggle
+        ? checkbox(id + "-log", "log scale", this.logY, (on) => {
+            this.logY = remember(id + "-log", on);
+            this.look(null);
+          })
+        : null,
+      button("+", () => this.zoom(0.5), name("Zoom in")),
+      button("−", () => this.zoom(2), name("Zoom out")),
       button("All", () => this.look(null), name("Show all")),
       button("SVG", () => saveSvg(this.drawing, title, this.entries()), name("Save as SVG")),
-      button("PNG", () => savePng(this.drawing, title, this.entries()), name("Save as PNG")));
+      button("PNG", () => savePng(this.drawing, title, this.entries()), name("Save as PNG")),
+    );
   }
 
   entries() {
@@ -63,13 +79,22 @@ class Chart {
 
   drawLegend() {
     if (this.spec.legend === false) return;
-    this.legend.replaceChildren(...this.spec.series.map(({ key, name, color, dash }, index) =>
-      checkbox(`${this.spec.id}-series-${index}`, name, !this.hidden.has(key), (on) => {
-        const keys = new Set(this.hidden);
-        if (on) keys.delete(key);
-        else keys.add(key);
-        this.hide(keys);
-      }, swatch(color, dash))));
+    this.legend.replaceChildren(
+      ...this.spec.series.map(({ key, name, color, dash }, index) =>
+        checkbox(
+          `${this.spec.id}-series-${index}`,
+          name,
+          !this.hidden.has(key),
+          (on) => {
+            const keys = new Set(this.hidden);
+            if (on) keys.delete(key);
+            else keys.add(key);
+            this.hide(keys);
+          },
+          swatch(color, dash),
+        ),
+      ),
+    );
   }
 
   look(view) {
@@ -90,13 +115,24 @@ class Chart {
       const map = scale(low, high, 0, 1, log);
       return [map.back(by), map.back(1 + by)];
     };
-    this.look({ x: part(...this.x.range, this.spec.logX, dx), y: part(...this.y.range, this.logY, dy) });
+    this.look({
+      x: part(...this.x.range, this.spec.logX, dx),
+      y: part(...this.y.range, this.logY, dy),
+    });
   }
 
   listen() {
-    const keys = { "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.look(null),
-      Escape: () => this.look(null), ArrowLeft: () => this.move(-0.15, 0), ArrowRight: () => this.move(0.15, 0),
-      ArrowUp: () => this.move(0, 0.15), ArrowDown: () => this.move(0, -0.15) };
+    const keys = {
+      "+": () => this.zoom(0.5),
+      "=": () => this.zoom(0.5),
+      "-": () => this.zoom(2),
+      0: () => this.look(null),
+      Escape: () => this.look(null),
+      ArrowLeft: () => this.move(-0.15, 0),
+      ArrowRight: () => this.move(0.15, 0),
+      ArrowUp: () => this.move(0, 0.15),
+      ArrowDown: () => this.move(0, -0.15),
+    };
     this.drawing.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
       event.preventDefault();
@@ -107,7 +143,9 @@ class Chart {
       this.from = this.place(event);
       this.drawing.setPointerCapture(event.pointerId);
     });
-    this.drawing.addEventListener("pointermove", (event) => (this.from ? this.rubber(this.place(event)) : this.point(this.place(event))));
+    this.drawing.addEventListener("pointermove", (event) =>
+      this.from ? this.rubber(this.place(event)) : this.point(this.place(event)),
+    );
     this.drawing.addEventListener("pointerup", (event) => this.release(this.place(event)));
     this.drawing.addEventListener("pointercancel", () => this.release(this.from));
     this.drawing.addEventListener("pointerleave", () => this.point(null));
@@ -125,7 +163,10 @@ class Chart {
     const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
     const xs = [this.from.x, to.x].map((x) => clamp(x, left, right)).sort((a, b) => a - b);
     const ys = [this.from.y, to.y].map((y) => clamp(y, top, bottom)).sort((a, b) => a - b);
-    return { x: xs[1] - xs[0] < 12 ? [left, right] : xs, y: ys[1] - ys[0] < 12 ? [top, bottom] : ys };
+    return {
+      x: xs[1] - xs[0] < 12 ? [left, right] : xs,
+      y: ys[1] - ys[0] < 12 ? [top, bottom] : ys,
+    };
   }
 
   rubber(to) {
@@ -166,7 +207,11 @@ class Chart {
     const { series, i } = best;
     if (series.path) series.path.classList.add("near");
     const name = series.names ? series.names[i] : `${this.spec.xLabel} ${show(series.x[i], 6)}`;
-    this.tip.replaceChildren(el("b", {}, series.name), el("br"), `${name}: ${show(series.y[i], 5)}`);
+    this.tip.replaceChildren(
+      el("b", {}, series.name),
+      el("br"),
+      `${name}: ${show(series.y[i], 5)}`,
+    );
     const x = this.x(series.x[i]);
     this.tip.style.top = `${this.y(series.y[i])}px`;
     const rightHalf = x > this.drawing.clientWidth / 2;
@@ -178,7 +223,13 @@ class Chart {
     const { spec, view } = this;
     if (view) return view;
     const ys = shown.flatMap((s) => (s.low ? [s.y, s.low, s.high] : [s.y]));
-    const x = spec.xRange || extent(shown.map((s) => s.bars || s.x), spec.logX, 0.01);
+    const x =
+      spec.xRange ||
+      extent(
+        shown.map((s) => s.bars || s.x),
+        spec.logX,
+        0.01,
+      );
     const y = (!this.logY && spec.yRange) || extent(ys, this.logY, 0.05);
     if (shown.some((s) => s.bars)) y[0] = 0;
     return { x, y };
@@ -198,16 +249,41 @@ class Chart {
     this.x = Object.assign(scale(...xRange, frame.left, frame.right, spec.logX), { range: xRange });
     this.y = Object.assign(scale(...yRange, frame.bottom, frame.top, this.logY), { range: yRange });
     const xCount = (frame.right - frame.left) / 70;
-    const xTicks = spec.logX ? logTicks(...xRange, xCount) : linearTicks(...xRange, xCount, spec.integers);
+    const xTicks = spec.logX
+      ? logTicks(...xRange, xCount)
+      : linearTicks(...xRange, xCount, spec.integers);
     this.band = svgEl("rect", { class: "rubber transient", width: 0, height: 0 });
     this.drawing.replaceChildren(
-      svgEl("clipPath", { id: this.clip }, svgEl("rect", { x: frame.left, y: frame.top,
-        width: frame.right - frame.left, height: frame.bottom - frame.top })),
+      svgEl(
+        "clipPath",
+        { id: this.clip },
+        svgEl("rect", {
+          x: frame.left,
+          y: frame.top,
+          width: frame.right - frame.left,
+          height: frame.bottom - frame.top,
+        }),
+      ),
       ...this.grid(xTicks, tickTexts(xTicks, spec.logX), yTicks, yTexts),
-      svgEl("g", { "clip-path": `url(#${this.clip})` }, shown.flatMap((series) => this.curve(series)), this.markers()),
-      shown.some((s) => s.y.some((v) => v !== null)) ? "" : svgEl("text", { class: "scale middle", x: (frame.left + frame.right) / 2, y: (frame.top + frame.bottom) / 2 },
-        spec.series.length ? "nothing is switched on" : "nothing measured yet"),
-      this.band);
+      svgEl(
+        "g",
+        { "clip-path": `url(#${this.clip})` },
+        shown.flatMap((series) => this.curve(series)),
+        this.markers(),
+      ),
+      shown.some((s) => s.y.some((v) => v !== null))
+        ? ""
+        : svgEl(
+            "text",
+            {
+              class: "scale middle",
+              x: (frame.left + frame.right) / 2,
+              y: (frame.top + frame.bottom) / 2,
+            },
+            spec.series.length ? "nothing is switched on" : "nothing measured yet",
+          ),
+      this.band,
+    );
   }
 
   grid(xTicks, xTexts, yTicks, yTexts) {
@@ -215,8 +291,10 @@ class Chart {
     const parts = [];
     yTicks.forEach((tick, i) => {
       const y = this.y(tick);
-      parts.push(svgEl("line", { class: "rule", x1: left, x2: right, y1: y, y2: y }),
-        svgEl("text", { class: "scale end", x: left - 7, y: y + 4 }, yTexts[i]));
+      parts.push(
+        svgEl("line", { class: "rule", x1: left, x2: right, y1: y, y2: y }),
+        svgEl("text", { class: "scale end", x: left - 7, y: y + 4 }, yTexts[i]),
+      );
     });
     let free = -Infinity;
     xTicks.forEach((tick, i) => {
@@ -228,10 +306,16 @@ class Chart {
       free = x + half;
       parts.push(svgEl("text", { class: "scale middle", x, y: bottom + 17 }, text));
     });
-    parts.push(svgEl("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }),
+    parts.push(
+      svgEl("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }),
       svgEl("line", { class: "axis", x1: left, x2: left, y1: top, y2: bottom }),
-      svgEl("text", { class: "label", x: 4, y: 16 }, this.spec.yLabel + (this.logY ? " (log scale)" : "")),
-      svgEl("text", { class: "label end", x: right, y: bottom + 37 }, this.spec.xLabel));
+      svgEl(
+        "text",
+        { class: "label", x: 4, y: 16 },
+        this.spec.yLabel + (this.logY ? " (log scale)" : ""),
+      ),
+      svgEl("text", { class: "label end", x: right, y: bottom + 37 }, this.spec.xLabel),
+    );
     return parts;
   }
 
@@ -240,15 +324,33 @@ class Chart {
     if (series.bars) return [this.bars(series, style)];
     const parts = [];
     if (series.low) {
-      const there = series.x.map((x, i) => `${this.x(x).toFixed(1)} ${this.y(series.high[i]).toFixed(1)}`);
-      const back = series.x.map((x, i) => `${this.x(x).toFixed(1)} ${this.y(series.low[i]).toFixed(1)}`).reverse();
-      parts.push(svgEl("path", { class: `area c${series.color}`, d: `M${there.concat(back).join("L")}Z` }));
+      const there = series.x.map(
+        (x, i) => `${this.x(x).toFixed(1)} ${this.y(series.high[i]).toFixed(1)}`,
+      );
+      const back = series.x
+        .map((x, i) => `${this.x(x).toFixed(1)} ${this.y(series.low[i]).toFixed(1)}`)
+        .reverse();
+      parts.push(
+        svgEl("path", { class: `area c${series.color}`, d: `M${there.concat(back).join("L")}Z` }),
+      );
     }
-    series.path = svgEl("path", { class: `line ${style}`, "data-series": series.key, d: this.path(series) });
+    series.path = svgEl("path", {
+      class: `line ${style}`,
+      "data-series": series.key,
+      d: this.path(series),
+    });
     parts.push(series.path);
     if (series.x.length === 1 || (series.x.length <= 24 && !series.thin)) {
       series.x.forEach((x, i) => {
-        if (this.drawable(series.y[i])) parts.push(svgEl("circle", { class: `dot c${series.color}`, cx: this.x(x), cy: this.y(series.y[i]), r: 2.5 }));
+        if (this.drawable(series.y[i]))
+          parts.push(
+            svgEl("circle", {
+              class: `dot c${series.color}`,
+              cx: this.x(x),
+              cy: this.y(series.y[i]),
+              r: 2.5,
+            }),
+          );
       });
     }
     return parts;
@@ -280,15 +382,23 @@ class Chart {
       const height = this.y(count).toFixed(1);
       path += `L${this.x(series.bars[i]).toFixed(1)} ${height}L${this.x(series.bars[i + 1]).toFixed(1)} ${height}`;
     });
-    return svgEl("path", { class: `${series.thin ? "line" : "bar"} ${style}`, d: `${path}L${this.x(series.bars.at(-1))} ${this.y(zero)}Z` });
+    return svgEl("path", {
+      class: `${series.thin ? "line" : "bar"} ${style}`,
+      d: `${path}L${this.x(series.bars.at(-1))} ${this.y(zero)}Z`,
+    });
   }
 
   markers() {
-    return (this.spec.marks || []).map(({ x, y }) => svgEl("circle", { class: "mark", cx: this.x(x), cy: this.y(y), r: 5 }));
+    return (this.spec.marks || []).map(({ x, y }) =>
+      svgEl("circle", { class: "mark", cx: this.x(x), cy: this.y(y), r: 5 }),
+    );
   }
 }
 
 function swatch(color, dash) {
-  return svgEl("svg", { class: "swatch", width: 26, height: 10, "aria-hidden": "true" },
-    svgEl("line", { class: `line c${color} d${dash}`, x1: 1, x2: 25, y1: 5, y2: 5 }));
+  return svgEl(
+    "svg",
+    { class: "swatch", width: 26, height: 10, "aria-hidden": "true" },
+    svgEl("line", { class: `line c${color} d${dash}`, x1: 1, x2: 25, y1: 5, y2: 5 }),
+  );
 }

@@ -3,7 +3,9 @@
 /** The sets of the runs, those of reproduced tables first. */
 function setsOf(runs, results) {
   const present = new Set(runs.map((run) => run.set));
-  const sets = [...new Set([...results.map((result) => result.set), ...present])].filter((name) => present.has(name));
+  const sets = [...new Set([...results.map((result) => result.set), ...present])].filter((name) =>
+    present.has(name),
+  );
   const options = sets.map((name) => ({ value: `set:${name}`, text: name }));
   return sets.length > 1 ? [...options, { value: "all", text: "all runs" }] : options;
 }
@@ -24,9 +26,19 @@ function curvesSection(data) {
   });
   const start = recall("curves-set", sets[0].value);
   fillPlace(sets.some(({ value }) => value === start) ? start : sets[0].value);
-  return section("curves", "Learning curves", el("p", { class: "facts" }, picker), place,
-    el("p", { class: "note" }, "Drag over a plot to zoom, double-click to see all again. The training loss is the mean since the test before. ",
-      "Runs whose names differ only in their seed are one group. ", data.rule));
+  return section(
+    "curves",
+    "Learning curves",
+    el("p", { class: "facts" }, picker),
+    place,
+    el(
+      "p",
+      { class: "note" },
+      "Drag over a plot to zoom, double-click to see all again. The training loss is the mean since the test before. ",
+      "Runs whose names differ only in their seed are one group. ",
+      data.rule,
+    ),
+  );
 }
 
 function groupsOf(runs, value) {
@@ -42,22 +54,60 @@ function groupsOf(runs, value) {
 function curvesOf(runs, value) {
   const groups = groupsOf(runs, value);
   const inEpochs = runs.every((run) => run.curves.epoch_length);
-  const series = (quantity) => groups.flatMap(({ members, color, dash }) => members.map((run) => ({
-    key: run.set + "/" + run.name, name: run.name, color, dash, thin: members.length > 1, y: run.curves[quantity].y,
-    x: inEpochs ? run.curves[quantity].x.map((step) => step / run.curves.epoch_length) : run.curves[quantity].x })));
+  const series = (quantity) =>
+    groups.flatMap(({ members, color, dash }) =>
+      members.map((run) => ({
+        key: run.set + "/" + run.name,
+        name: run.name,
+        color,
+        dash,
+        thin: members.length > 1,
+        y: run.curves[quantity].y,
+        x: inEpochs
+          ? run.curves[quantity].x.map((step) => step / run.curves.epoch_length)
+          : run.curves[quantity].x,
+      })),
+    );
   const hidden = () => recall("curves-hidden", new Set());
-  const entries = () => groups.filter(({ members }) => members.some((run) => !hidden().has(run.set + "/" + run.name)));
-  const shared = { xLabel: inEpochs ? "epoch" : "training step", logToggle: true, legend: false, entries };
+  const entries = () =>
+    groups.filter(({ members }) => members.some((run) => !hidden().has(run.set + "/" + run.name)));
+  const shared = {
+    xLabel: inEpochs ? "epoch" : "training step",
+    logToggle: true,
+    integers: true,
+    legend: false,
+    entries,
+  };
   const plots = [
-    new Chart({ id: "curves-error", title: "Test error", yLabel: "test error, %", series: series("test_error"), ...shared }),
-    new Chart({ id: "curves-loss", title: "Training loss", yLabel: "training loss, nats", series: series("train_loss"), logY: true, ...shared }),
+    new Chart({
+      id: "curves-error",
+      title: "Test error",
+      yLabel: "test error, %",
+      series: series("test_error"),
+      ...shared,
+    }),
+    new Chart({
+      id: "curves-loss",
+      title: "Training loss",
+      yLabel: "training loss, nats",
+      series: series("train_loss"),
+      logY: true,
+      ...shared,
+    }),
   ];
   const hide = (keys) => {
     remember("curves-hidden", keys);
     for (const plot of plots) plot.hide(keys);
   };
   hide(hidden());
-  return [el("div", { class: "grid" }, plots.map((plot) => plot.node)), toggles(groups, hidden, hide)];
+  return [
+    el(
+      "div",
+      { class: "grid" },
+      plots.map((plot) => plot.node),
+    ),
+    toggles(groups, hidden, hide),
+  ];
 }
 
 function toggles(groups, hidden, hide) {
@@ -82,12 +132,40 @@ function toggles(groups, hidden, hide) {
     });
     return node;
   };
-  const list = groups.map(({ name, members, color, dash }, g) => el("div", { class: "group" },
-    tick(`group-${g}`, members.length > 1 ? `${name} (${members.length})` : name, members, swatch(color, dash)),
-    members.length > 1 ? el("details", { open: recall(`open-${name}`, false), ontoggle: (event) => remember(`open-${name}`, event.target.open) },
-      el("summary", {}, "runs"), members.map((run) => tick(`show-${run.id}`, run.name, [run]))) : null));
+  const list = groups.map(({ name, members, color, dash }, g) =>
+    el(
+      "div",
+      { class: "group" },
+      tick(
+        `group-${g}`,
+        members.length > 1 ? `${name} (${members.length})` : name,
+        members,
+        swatch(color, dash),
+      ),
+      members.length > 1
+        ? el(
+            "details",
+            {
+              open: recall(`open-${name}`, false),
+              ontoggle: (event) => remember(`open-${name}`, event.target.open),
+            },
+            el("summary", {}, "runs"),
+            members.map((run) => tick(`show-${run.id}`, run.name, [run])),
+          )
+        : null,
+    ),
+  );
   for (const update of updates) update();
-  return el("fieldset", { class: "toggles" }, el("legend", {}, "Shown"),
-    el("div", { class: "tools" }, button("All", () => change(everyone, true), { id: "curves-all" }), button("None", () => change(everyone, false), { id: "curves-none" })),
-    el("div", { class: "groups" }, list));
+  return el(
+    "fieldset",
+    { class: "toggles" },
+    el("legend", {}, "Shown"),
+    el(
+      "div",
+      { class: "tools" },
+      button("All", () => change(everyone, true), { id: "curves-all" }),
+      button("None", () => change(everyone, false), { id: "curves-none" }),
+    ),
+    el("div", { class: "groups" }, list),
+  );
 }

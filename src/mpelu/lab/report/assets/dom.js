@@ -42,7 +42,19 @@ function say(message) {
   say.timer = setTimeout(() => place.classList.remove("shown"), 2500);
 }
 
-const SUPERSCRIPTS = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+const SUPERSCRIPTS = {
+  "-": "⁻",
+  0: "⁰",
+  1: "¹",
+  2: "²",
+  3: "³",
+  4: "⁴",
+  5: "⁵",
+  6: "⁶",
+  7: "⁷",
+  8: "⁸",
+  9: "⁹",
+};
 
 function power(exponent) {
   return "10" + [...String(exponent)].map((c) => SUPERSCRIPTS[c]).join("");
@@ -58,7 +70,8 @@ function show(value, digits = 4) {
     return (front + power(Number(exponent))).replace("-", "−");
   }
   const short = Number(value.toPrecision(digits));
-  const text = size >= 10000 && Number.isInteger(short) ? short.toLocaleString("en-US") : String(short);
+  const text =
+    size >= 10000 && Number.isInteger(short) ? short.toLocaleString("en-US") : String(short);
   return text.replace("-", "−");
 }
 
@@ -68,8 +81,11 @@ function whole(value) {
 
 function select(id, label, options, onchange) {
   const start = recall(id, options[0].value);
-  const field = el("select", { id, onchange: () => onchange(remember(id, field.value)) },
-    options.map(({ value, text }) => el("option", { value, selected: value === start }, text)));
+  const field = el(
+    "select",
+    { id, onchange: () => onchange(remember(id, field.value)) },
+    options.map(({ value, text }) => el("option", { value, selected: value === start }, text)),
+  );
   return el("label", { class: "field" }, label + " ", field);
 }
 
@@ -83,5 +99,10 @@ function button(label, onclick, attributes) {
 }
 
 function section(id, title, ...children) {
-  return el("section", { id, "aria-labelledby": id + "-title" }, el("h2", { id: id + "-title" }, title), children);
+  return el(
+    "section",
+    { id, "aria-labelledby": id + "-title" },
+    el("h2", { id: id + "-title" }, title),
+    children,
+  );
 }

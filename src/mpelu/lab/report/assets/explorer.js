@@ -1,7 +1,10 @@
 // MPELU under two sliders: shape, slope, special cases, and its second moment two ways.
 
 const DRAWN = { from: -5, to: 3 };
-const INPUTS = Array.from({ length: 801 }, (_, i) => DRAWN.from + ((DRAWN.to - DRAWN.from) * i) / 800);
+const INPUTS = Array.from(
+  { length: 801 },
+  (_, i) => DRAWN.from + ((DRAWN.to - DRAWN.from) * i) / 800,
+);
 const BREAK = INPUTS.indexOf(0) + 1; // the slope jumps just above zero: no line there
 const SLOPE_INPUTS = [...INPUTS.slice(0, BREAK), 0, 1e-9, ...INPUTS.slice(BREAK)];
 const SIGMAS = Array.from({ length: 161 }, (_, i) => Math.pow(10, -1.5 + (3 * i) / 160));
@@ -20,16 +23,26 @@ function sliderScale(positions, toValue, toPosition, stops) {
   const exact = new Map(stops.map((stop) => [Math.round(toPosition(stop)), stop]));
   return {
     positions,
-    value: (position) => (exact.has(position) ? exact.get(position) : Number(toValue(position).toPrecision(3))),
+    value: (position) =>
+      exact.has(position) ? exact.get(position) : Number(toValue(position).toPrecision(3)),
     position: (value) => Math.min(positions, Math.max(0, Math.round(toPosition(value)))),
   };
 }
 
 const STEEPNESS = 2 * Math.acosh(50); // puts alpha = 1 in the middle and 100 at the end
 const SCALES = {
-  alpha: sliderScale(1000, (p) => (100 * Math.sinh((STEEPNESS * p) / 1000)) / Math.sinh(STEEPNESS),
-    (a) => (1000 * Math.asinh((a * Math.sinh(STEEPNESS)) / 100)) / STEEPNESS, CASES.map((c) => c.alpha)),
-  beta: sliderScale(900, (p) => Math.pow(10, p / 300 - 2), (b) => 300 * (Math.log10(b) + 2), [0.01, 0.1, 1, 10]),
+  alpha: sliderScale(
+    1000,
+    (p) => (100 * Math.sinh((STEEPNESS * p) / 1000)) / Math.sinh(STEEPNESS),
+    (a) => (1000 * Math.asinh((a * Math.sinh(STEEPNESS)) / 100)) / STEEPNESS,
+    CASES.map((c) => c.alpha),
+  ),
+  beta: sliderScale(
+    900,
+    (p) => Math.pow(10, p / 300 - 2),
+    (b) => 300 * (Math.log10(b) + 2),
+    [0.01, 0.1, 1, 10],
+  ),
 };
 const BOUNDS = { alpha: [-100, 100], beta: [0.0001, 100] };
 
@@ -51,15 +64,23 @@ function verdict(alpha, beta) {
   if (nearest.distance < 1e-12) return `The curve equals ${nearest.name}: no difference ${where}.`;
   if (beta === 1) return `The curve equals ELU with its α at ${show(alpha, 6)}: no difference.`;
   const apart = `the largest difference is ${show(nearest.distance, 2)}, at y = ${show(nearest.at, 3)}`;
-  if (nearest.distance <= NEAR) return `The curve equals ${nearest.name} within ${show(nearest.distance, 2)} ${where}: ${apart}.`;
+  if (nearest.distance <= NEAR)
+    return `The curve equals ${nearest.name} within ${show(nearest.distance, 2)} ${where}: ${apart}.`;
   return `None of the special cases; nearest is ${nearest.name}: ${apart}.`;
 }
 
 function explorer() {
   const now = recall("explorer", { alpha: 1, beta: 1 });
   const view = explorerCharts();
-  const fields = { alpha: explorerField("alpha", "α", change), beta: explorerField("beta", "β", change) };
-  const buttons = CASES.map((c) => button(`${c.name} (${c.alpha}, ${c.beta})`, () => change({ alpha: c.alpha, beta: c.beta }), { class: "case" }));
+  const fields = {
+    alpha: explorerField("alpha", "α", change),
+    beta: explorerField("beta", "β", change),
+  };
+  const buttons = CASES.map((c) =>
+    button(`${c.name} (${c.alpha}, ${c.beta})`, () => change({ alpha: c.alpha, beta: c.beta }), {
+      class: "case",
+    }),
+  );
   const says = el("p", { id: "explorer-verdict", class: "verdict", role: "status" });
   const differences = el("tbody", { id: "explorer-differences" });
   const values = el("dl", { class: "values" });
@@ -69,51 +90,110 @@ function explorer() {
     remember("explorer", now);
     const { alpha, beta } = now;
     for (const name of ["alpha", "beta"]) fields[name].set(now[name]);
-    CASES.forEach((c, i) => buttons[i].setAttribute("aria-pressed", c.alpha === alpha && c.beta === beta));
+    CASES.forEach((c, i) =>
+      buttons[i].setAttribute("aria-pressed", c.alpha === alpha && c.beta === beta),
+    );
     says.textContent = verdict(alpha, beta);
-    differences.replaceChildren(...CASES.map((c) => {
-      const { distance, at } = farthest(c.curve, alpha, beta);
-      return el("tr", {}, el("th", { scope: "row" }, c.name), el("td", { "data-case": c.name, "data-value": distance }, show(distance)),
-        el("td", {}, distance ? show(at, 3) : "–"));
-    }));
+    differences.replaceChildren(
+      ...CASES.map((c) => {
+        const { distance, at } = farthest(c.curve, alpha, beta);
+        return el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, c.name),
+          el("td", { "data-case": c.name, "data-value": distance }, show(distance)),
+          el("td", {}, distance ? show(at, 3) : "–"),
+        );
+      }),
+    );
     showValues(values, alpha, beta);
     view.change(alpha, beta);
   }
 
   change({});
-  return section("explorer", "Explorer of the activation",
-    el("p", {}, "f(y) = y for y > 0 and α (e", el("sup", {}, "βy"), " − 1) for y ≤ 0. α sets how far down the curve goes, β how soon it bends."),
+  return section(
+    "explorer",
+    "Explorer of the activation",
+    el(
+      "p",
+      {},
+      "f(y) = y for y > 0 and α (e",
+      el("sup", {}, "βy"),
+      " − 1) for y ≤ 0. α sets how far down the curve goes, β how soon it bends.",
+    ),
     el("div", { class: "controls" }, fields.alpha.node, fields.beta.node),
     el("div", { class: "cases", role: "group", "aria-label": "Special cases" }, buttons),
-    says, el("div", { class: "grid" }, view.nodes),
-    el("div", { class: "grid" },
-      el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Differences" },
-        el("table", {}, el("caption", {}, "Largest difference from the special cases, −5 ≤ y ≤ 3"),
-          el("thead", {}, el("tr", {}, ["curve", "difference", "at y ="].map((h) => el("th", { scope: "col" }, h)))), differences)),
-      values));
+    says,
+    el("div", { class: "grid" }, view.nodes),
+    el(
+      "div",
+      { class: "grid" },
+      el(
+        "div",
+        { class: "scroll", tabindex: 0, role: "region", "aria-label": "Differences" },
+        el(
+          "table",
+          {},
+          el("caption", {}, "Largest difference from the special cases, −5 ≤ y ≤ 3"),
+          el(
+            "thead",
+            {},
+            el(
+              "tr",
+              {},
+              ["curve", "difference", "at y ="].map((h) => el("th", { scope: "col" }, h)),
+            ),
+          ),
+          differences,
+        ),
+      ),
+      values,
+    ),
+  );
 }
 
 function explorerField(name, letter, change) {
   const { positions, value, position } = SCALES[name];
   const [least, most] = BOUNDS[name];
-  const slider = el("input", { type: "range", id: `${name}-slider`, min: 0, max: positions, step: 1, "aria-label": `${letter} (${name}), slider`,
-    oninput: () => change({ [name]: value(Number(slider.value)) }) });
-  const exact = el("input", { type: "number", id: `${name}-number`, min: least, max: most, step: "any", "aria-label": `${letter} (${name})`,
+  const slider = el("input", {
+    type: "range",
+    id: `${name}-slider`,
+    min: 0,
+    max: positions,
+    step: 1,
+    "aria-label": `${letter} (${name}), slider`,
+    oninput: () => change({ [name]: value(Number(slider.value)) }),
+  });
+  const exact = el("input", {
+    type: "number",
+    id: `${name}-number`,
+    min: least,
+    max: most,
+    step: "any",
+    "aria-label": `${letter} (${name})`,
     oninput: () => {
       const typed = exact.valueAsNumber;
       const valid = typed >= least && typed <= most;
       exact.setAttribute("aria-invalid", !valid);
       if (valid) change({ [name]: typed });
-    } });
+    },
+  });
   return {
-    node: el("div", { class: "slider" }, el("label", { for: `${name}-number` }, `${letter} =`), exact, slider,
-      el("span", { class: "hint" }, `${value(0)} to ${value(positions)}`)),
+    node: el(
+      "div",
+      { class: "slider" },
+      el("label", { for: `${name}-number` }, `${letter} =`),
+      exact,
+      slider,
+      el("span", { class: "hint" }, `${value(0)} to ${value(positions)}`),
+    ),
     set(current) {
       if (document.activeElement !== exact) {
         exact.value = current;
         exact.setAttribute("aria-invalid", false);
       }
-      if (document.activeElement !== slider || value(Number(slider.value)) !== current) slider.value = position(current);
+      if (document.activeElement !== slider || value(Number(slider.value)) !== current)
+        slider.value = position(current);
       slider.setAttribute("aria-valuetext", show(current, 6));
     },
   };
@@ -122,7 +202,8 @@ function explorerField(name, letter, change) {
 /** Taylor's rule scales a layer's weights for its own second moment; what comes is the exact one. */
 function varianceAfter(layers, alpha, beta) {
   let variance = 1;
-  for (let layer = 0; layer < layers; layer++) variance = moments(alpha, beta, variance).second / taylorSecond(alpha, beta, 1);
+  for (let layer = 0; layer < layers; layer++)
+    variance = moments(alpha, beta, variance).second / taylorSecond(alpha, beta, 1);
   return variance;
 }
 
@@ -136,33 +217,85 @@ function showValues(list, alpha, beta) {
     ["second", "second moment E[f²], exact", second],
     ["taylor", "second moment by Taylor: (1 + α²β²) / 2", taylor],
     ["ratio", "exact over Taylor", second / taylor],
-    ["depth", "variance of y after 30 layers initialized by Taylor’s rule, 1 at first", varianceAfter(30, alpha, beta)],
+    [
+      "depth",
+      "variance of y after 30 layers initialized by Taylor’s rule, 1 at first",
+      varianceAfter(30, alpha, beta),
+    ],
   ];
-  list.replaceChildren(...rows.flatMap(([id, label, value]) => [el("dt", {}, label),
-    el("dd", { id: `explorer-${id}`, "data-value": value }, show(value, 5))]));
+  list.replaceChildren(
+    ...rows.flatMap(([id, label, value]) => [
+      el("dt", {}, label),
+      el("dd", { id: `explorer-${id}`, "data-value": value }, show(value, 5)),
+    ]),
+  );
 }
 
 function explorerCharts() {
-  const references = CASES.map((c, i) => ({ key: c.name, name: c.name, x: INPUTS, y: INPUTS.map(c.curve), ...look(i + 1), dash: 1, thin: true }));
-  if (!chosen.has("shape-hidden")) remember("shape-hidden", new Set(["leaky ReLU 0.01", "identity"]));
-  const shape = new Chart({ id: "shape", title: "Shape", xLabel: "input y", yLabel: "output f(y)", series: [{ key: "MPELU", name: "MPELU", x: [], y: [], bold: true, ...look(0) }, ...references],
-    xRange: [DRAWN.from, DRAWN.to], yRange: [-5, 3] });
-  const slope = new Chart({ id: "slope", title: "Slope", xLabel: "input y", yLabel: "slope f′(y)", series: [{ key: "MPELU", name: "MPELU", x: [], y: [], ...look(0) }],
-    xRange: [DRAWN.from, DRAWN.to], legend: false });
-  const moment = new Chart({ id: "moment", title: "Second moment", xLabel: "standard deviation σ of the input", yLabel: "E[f²] / σ² for y from N(0, σ²)", logX: true, logToggle: true,
-    series: [{ key: "exact", name: "exact", x: SIGMAS, y: [], ...look(0) }, { key: "taylor", name: "Taylor", x: SIGMAS, y: [], ...look(1), dash: 1 }] });
+  const references = CASES.map((c, i) => ({
+    key: c.name,
+    name: c.name,
+    x: INPUTS,
+    y: INPUTS.map(c.curve),
+    ...look(i + 1),
+    dash: 1,
+    thin: true,
+  }));
+  if (!chosen.has("shape-hidden"))
+    remember("shape-hidden", new Set(["leaky ReLU 0.01", "identity"]));
+  const shape = new Chart({
+    id: "shape",
+    title: "Shape",
+    xLabel: "input y",
+    yLabel: "output f(y)",
+    series: [{ key: "MPELU", name: "MPELU", x: [], y: [], bold: true, ...look(0) }, ...references],
+    xRange: [DRAWN.from, DRAWN.to],
+    yRange: [-5, 3],
+  });
+  const slope = new Chart({
+    id: "slope",
+    title: "Slope",
+    xLabel: "input y",
+    yLabel: "slope f′(y)",
+    series: [{ key: "MPELU", name: "MPELU", x: [], y: [], ...look(0) }],
+    xRange: [DRAWN.from, DRAWN.to],
+    legend: false,
+  });
+  const moment = new Chart({
+    id: "moment",
+    title: "Second moment",
+    xLabel: "standard deviation σ of the input",
+    yLabel: "E[f²] / σ² for y from N(0, σ²)",
+    logX: true,
+    logToggle: true,
+    series: [
+      { key: "exact", name: "exact", x: SIGMAS, y: [], ...look(0) },
+      { key: "taylor", name: "Taylor", x: SIGMAS, y: [], ...look(1), dash: 1 },
+    ],
+  });
   return {
     nodes: [shape.node, slope.node, moment.node],
     change(alpha, beta) {
-      Object.assign(shape.spec.series[0], { x: INPUTS, y: INPUTS.map((y) => mpelu(y, alpha, beta)) });
-      Object.assign(slope.spec.series[0], { x: SLOPE_INPUTS, y: SLOPE_INPUTS.map((y, i) => (i === BREAK ? null : mpeluSlope(y, alpha, beta))) });
+      Object.assign(shape.spec.series[0], {
+        x: INPUTS,
+        y: INPUTS.map((y) => mpelu(y, alpha, beta)),
+      });
+      Object.assign(slope.spec.series[0], {
+        x: SLOPE_INPUTS,
+        y: SLOPE_INPUTS.map((y, i) => (i === BREAK ? null : mpeluSlope(y, alpha, beta))),
+      });
       const exact = SIGMAS.map((s) => moments(alpha, beta, s * s).second / (s * s));
       const taylor = taylorSecond(alpha, beta, 1);
       Object.assign(moment.spec.series[0], { y: exact });
       Object.assign(moment.spec.series[1], { y: SIGMAS.map(() => taylor) });
       shape.draw();
-      slope.update({ yRange: [Math.min(0, alpha * beta) * 1.05 - 0.05, Math.max(1, alpha * beta) * 1.05] });
-      moment.update({ yRange: [0, Math.max(taylor, ...exact) * 1.08], marks: [{ x: 1, y: moments(alpha, beta, 1).second }] });
+      slope.update({
+        yRange: [Math.min(0, alpha * beta) * 1.05 - 0.05, Math.max(1, alpha * beta) * 1.05],
+      });
+      moment.update({
+        yRange: [0, Math.max(taylor, ...exact) * 1.08],
+        marks: [{ x: 1, y: moments(alpha, beta, 1).second }],
+      });
     },
   };
 }

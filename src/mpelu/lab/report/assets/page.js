@@ -5,10 +5,21 @@ const NEWS_EVERY = 2000;
 function drawReport(data, body, activation) {
   const focused = document.activeElement && document.activeElement.id;
   const scrolled = window.scrollY;
-  const sections = [resultsSection(data.results), curvesSection(data), depthSection(data), learnedSection(data), runsSection(data)].filter(Boolean);
-  const empty = data.runs.length || data.results.length ? null : el("p", { id: "empty" }, "No runs here yet.");
+  const sections = [
+    resultsSection(data.results),
+    curvesSection(data),
+    depthSection(data),
+    learnedSection(data),
+    runsSection(data),
+  ].filter(Boolean);
+  const empty =
+    data.runs.length || data.results.length ? null : el("p", { id: "empty" }, "No runs here yet.");
   const made = new Date(data.made * 1000);
-  fillHeader("MPELU report", [...sections, activation], `${data.live ? "Live, last change seen" : "Made"} ${made.toLocaleString()}`);
+  fillHeader(
+    "MPELU report",
+    [...sections, activation],
+    `${data.live ? "Live, last change seen" : "Made"} ${made.toLocaleString()}`,
+  );
   body.replaceChildren(...[missing(data), empty, ...sections].filter(Boolean));
   window.scrollTo({ top: scrolled, behavior: "instant" });
   const again = focused && document.getElementById(focused);
@@ -35,7 +46,9 @@ const activation = explorer(); // stays as it is when the rest is drawn anew: a 
 const body = el("div");
 document.getElementById("main").replaceChildren(body, activation);
 drawReport(data, body, activation);
-requestAnimationFrame(() => requestAnimationFrame(() => {
-  document.documentElement.dataset.drawn = Math.round(performance.now());
-}));
+requestAnimationFrame(() =>
+  requestAnimationFrame(() => {
+    document.documentElement.dataset.drawn = Math.round(performance.now());
+  }),
+);
 if (data.live) watch(data.version, body, activation);

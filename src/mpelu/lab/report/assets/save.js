@@ -1,7 +1,20 @@
 // Figures as files, in the colours they have on the page.
 
-const KEPT_STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "stroke-linecap",
-  "opacity", "fill-opacity", "font-family", "font-size", "font-weight", "text-anchor", "dominant-baseline"];
+const KEPT_STYLES = [
+  "fill",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-linejoin",
+  "stroke-linecap",
+  "opacity",
+  "fill-opacity",
+  "font-family",
+  "font-size",
+  "font-weight",
+  "text-anchor",
+  "dominant-baseline",
+];
 
 /** A copy of the drawing that needs no style sheet, with title and legend. */
 function standalone(drawing, title, entries) {
@@ -16,7 +29,11 @@ function standalone(drawing, title, entries) {
   figure.append(background, svgEl("text", { x: 8, y: 20, class: "heading" }, title), body);
   const bottom = addLegend(figure, entries, width, height + above + 14);
   background.setAttribute("height", bottom);
-  for (const [name, value] of [["width", width], ["height", bottom], ["viewBox", `0 0 ${width} ${bottom}`]]) {
+  for (const [name, value] of [
+    ["width", width],
+    ["height", bottom],
+    ["viewBox", `0 0 ${width} ${bottom}`],
+  ]) {
     figure.setAttribute(name, value);
   }
   const stage = el("div", { class: "stage", "aria-hidden": "true" }, figure);
@@ -39,8 +56,10 @@ function addLegend(figure, entries, width, top) {
       x = 12;
       y += 18;
     }
-    figure.append(svgEl("line", { x1: x, x2: x + 20, y1: y - 4, y2: y - 4, class: `line c${color} d${dash}` }),
-      svgEl("text", { x: x + 26, y, class: "scale" }, name));
+    figure.append(
+      svgEl("line", { x1: x, x2: x + 20, y1: y - 4, y2: y - 4, class: `line c${color} d${dash}` }),
+      svgEl("text", { x: x + 26, y, class: "scale" }, name),
+    );
     x += length;
   }
   return entries.length ? y + 12 : top;
@@ -56,7 +75,15 @@ function download(blob, name) {
 }
 
 function fileName(title, ending) {
-  return (title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 60) || "figure") + "." + ending;
+  return (
+    (title
+      .toLowerCase()
+      .replace(/[^a-z0-9]+/g, "-")
+      .replace(/^-|-$/g, "")
+      .slice(0, 60) || "figure") +
+    "." +
+    ending
+  );
 }
 
 function saveSvg(drawing, title, entries) {

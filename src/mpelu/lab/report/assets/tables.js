@@ -4,21 +4,65 @@
 function table(id, caption, columns, rows) {
   const plain = rows.map((row) => row.map((cell) => (typeof cell === "string" ? cell : cell.text)));
   const names = columns.map((column) => column.name);
-  const copy = (what, text) => button(`Copy as ${what}`, () => copyText(text(), what), { "aria-label": `Copy as ${what}: ${caption}` });
-  return el("div", { class: "table", id },
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-      el("table", {}, el("caption", {}, caption),
-        el("thead", {}, el("tr", {}, columns.map(({ name, number }) => el("th", { scope: "col", class: number ? "number" : null }, name)))),
-        el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, i) => {
-          const content = typeof cell === "string" ? cell : cell.node || cell.text;
-          if (i === 0) return el("th", { scope: "row" }, content);
-          return el("td", { class: columns[i].number ? "number" : null }, content);
-        })))))),
-    el("div", { class: "tools" }, copy("Markdown", () => markdown(names, plain)), copy("CSV", () => csv(names, plain))));
+  const copy = (what, text) =>
+    button(`Copy as ${what}`, () => copyText(text(), what), {
+      "aria-label": `Copy as ${what}: ${caption}`,
+    });
+  return el(
+    "div",
+    { class: "table", id },
+    el(
+      "div",
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+      el(
+        "table",
+        {},
+        el("caption", {}, caption),
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            columns.map(({ name, number }) =>
+              el("th", { scope: "col", class: number ? "number" : null }, name),
+            ),
+          ),
+        ),
+        el(
+          "tbody",
+          {},
+          rows.map((row) =>
+            el(
+              "tr",
+              {},
+              row.map((cell, i) => {
+                const content = typeof cell === "string" ? cell : cell.node || cell.text;
+                if (i === 0) return el("th", { scope: "row" }, content);
+                return el("td", { class: columns[i].number ? "number" : null }, content);
+              }),
+            ),
+          ),
+        ),
+      ),
+    ),
+    el(
+      "div",
+      { class: "tools" },
+      copy("Markdown", () => markdown(names, plain)),
+      copy("CSV", () => csv(names, plain)),
+    ),
+  );
 }
 
 function markdown(names, rows) {
-  const safe = (text) => text.replace(/\s+/g, " ").replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/([\\|`*_[\]])/g, "\\$1");
+  const safe = (text) =>
+    text
+      .replace(/\s+/g, " ")
+      .replace(/&/g, "&amp;")
+      .replace(/</g, "&lt;")
+      .replace(/>/g, "&gt;")
+      .replace(/([\\|`*_[\]])/g, "\\$1");
   const line = (cells) => `| ${cells.map(safe).join(" | ")} |\n`;
   return line(names) + `|${names.map(() => "---|").join("")}\n` + rows.map(line).join("");
 }
@@ -38,7 +82,9 @@ async function copyText(text, what) {
     await navigator.clipboard.writeText(text);
     say(`Copied as ${what}.`);
     return;
-  } catch { /* pages from disk have no clipboard in some browsers */ }
+  } catch {
+    /* pages from disk have no clipboard in some browsers */
+  }
   const area = el("textarea", { class: "stage", "aria-hidden": "true" });
   area.value = text;
   document.body.append(area);
