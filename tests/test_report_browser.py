@@ -186,6 +186,41 @@ def test_zoom_by_keyboard_and_log_scale(report: driver.Browser) -> None:
     assert report.run(label) == "test error, % (log scale)"
 
 
+def test_zoom_ends_before_numbers_do(report: driver.Browser) -> None:
+    for key in ("+", "-"):
+        report.press("#curves-error-plot", key * 1200)
+        texts = report.run(
+            "return [...document.querySelectorAll('#curves-error text')].map((t) => t.textContent)"
+        )
+        assert len(texts) >= 2
+        assert not any("NaN" in text or "Infinity" in text for text in texts)
+
+
+def test_dragging_zooms(report: driver.Browser) -> None:
+    report.run("document.getElementById('curves-error').scrollIntoView({behavior: 'instant'})")
+    box = report.run(
+        "const b = document.getElementById('curves-error-plot').getBoundingClientRect();"
+        "return [b.left, b.top, b.width, b.height]"
+    )
+    path = "return document.querySelector('#curves-error path.line').getAttribute('d')"
+    whole = report.run(path)
+    places = [(0.4, 0.3), (0.5, 0.4), (0.8, 0.7)]
+    kinds = ["mousePressed", "mouseMoved", "mouseReleased"]
+    for kind, (x, y) in zip(kinds, places, strict=True):
+        report.command(
+            "Input.dispatchMouseEvent",
+            type=kind,
+            x=box[0] + x * box[2],
+            y=box[1] + y * box[3],
+            button="left",
+            buttons=0 if kind == "mouseReleased" else 1,
+            clickCount=1,
+        )
+    assert report.run(path) != whole
+    report.run("document.querySelector('#curves-error button[title=\"Show all\"]').click()")
+    assert report.run(path) == whole
+
+
 def test_another_set_can_be_chosen(report: driver.Browser) -> None:
     report.run(
         "const field = document.getElementById('curves-set'); field.value = 'set:single';"
@@ -342,6 +377,33 @@ def test_names_with_html_are_text(window: driver.Browser, tmp_path: Path) -> Non
     assert said.count(script) >= 4
     assert window.log("browser") == []
     assert all(address.startswith("file:") for address in window.requested())
+
+
+def test_extreme_numbers_are_drawn(window: driver.Browser, tmp_path: Path) -> None:
+    lists = [
+        [0, 1e-300, 1e299, -1e299],
+        [1e400, 5, 5, 5],
+        [-1, 0, 1e-308, 2],
+        [7],
+        [1, 1.0000001, 1, 1],
+    ]
+    plots = [
+        {"title": "p", "x_label": "x" * 300, "y_label": "y" * 300, "log_x": log, "log_y": log}
+        | {"series": [{"name": "s", "x": x, "y": y}]}
+        for x in lists
+        for y in lists
+        for log in (False, True)
+    ]
+    (tmp_path / "result.json").write_text(json.dumps(result(plots=plots)))
+    main(["report", str(tmp_path), "-o", str(tmp_path / "report")])
+    window.open((tmp_path / "report" / "index.html").as_uri())
+    window.wait("return document.documentElement.dataset.drawn")
+    drawn = window.run(
+        "return [...document.querySelectorAll('.plot')].map((p) => p.innerHTML).join(' ')"
+    )
+    assert not re.search("NaN|Infinity|undefined", drawn)
+    assert window.run("return document.documentElement.scrollWidth") <= 1200
+    assert window.log("browser") == []
 
 
 def test_the_explorer_alone(window: driver.Browser, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import re
 from importlib.resources import files
 from typing import Any
 
-EXPLORER = ("math.js", "dom.js", "axes.js", "chart.js", "save.js", "header.js", "explorer.js")
+CHART = ("dom.js", "axes.js", "draw.js", "pointer.js", "save.js", "chart.js")
+EXPLORER = ("math.js", *CHART, "header.js", "cases.js", "explorer.js")
 REPORT = (*EXPLORER, "tables.js", "results.js", "curves.js", "depth.js", "learned.js", "runs.js")
 
 

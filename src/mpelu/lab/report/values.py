@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 LONGEST_TEXT = 400
+LARGEST = 1e300
+"""Numbers beyond leave a plot no room to calculate; they count as not finite."""
 
 
 def number(value: Any, digits: int = 6) -> float | None:
@@ -21,11 +23,13 @@ def number(value: Any, digits: int = 6) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
-        finite = math.isfinite(value)
+        finite = math.isfinite(value) and abs(value) < LARGEST
     except OverflowError:  # an integer beyond the largest float
         return None
     if not finite:
         return None
+    if abs(value) < 1 / LARGEST:
+        return 0
     short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 

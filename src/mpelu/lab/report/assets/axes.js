@@ -2,8 +2,9 @@
 
 const COLORS = 7;
 const DASHES = 4;
+const SMALLEST = 1e-305; // that a log scale may begin with
 
-/** Colour and dash of the n-th series: all colours in solid lines first, then dashed, then dotted. */
+/** Colour and dash of the n-th series: all colours in solid lines, then dashed, then dotted. */
 function look(index) {
   return { color: index % COLORS, dash: Math.floor(index / COLORS) % DASHES };
 }
@@ -12,7 +13,7 @@ function linearTicks(low, high, count, integers) {
   const rough = (high - low) / Math.max(1, count);
   const power = Math.pow(10, Math.floor(Math.log10(rough)));
   let step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
-  if (integers) step = Math.max(1, Math.round(step));
+  if (integers && high - low >= 1) step = Math.max(1, Math.round(step));
   const ticks = [];
   for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++)
     ticks.push(n === 0 ? 0 : n * step);
@@ -54,6 +55,12 @@ function scale(low, high, from, to, log) {
   return map;
 }
 
+/** Whether a range can be drawn: neither too narrow for its numbers nor beyond them. */
+function visible([low, high], log) {
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  return high - low > 1e-9 * size && size < 1 / SMALLEST && !(log && low < SMALLEST);
+}
+
 /** The range of all values drawn, a little wider; on a log scale of the positive ones. */
 function extent(lists, log, margin) {
   let low = Infinity;
@@ -67,8 +74,8 @@ function extent(lists, log, margin) {
   }
   if (low > high) return log ? [0.1, 10] : [0, 1];
   if (log) {
-    const wider = Math.pow(Math.max(high / low, 1.5), margin);
-    return [low / wider, high * wider];
+    const wider = Math.exp(Math.max(Math.log(high) - Math.log(low), 0.4) * margin);
+    return [Math.max(low / wider, SMALLEST), Math.min(high * wider, 1 / SMALLEST)];
   }
   const wider = high > low ? (high - low) * margin : 0.05 * Math.abs(high) || 1;
   return [low - wider, high + wider];

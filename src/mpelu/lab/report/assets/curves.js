@@ -34,7 +34,8 @@ function curvesSection(data) {
     el(
       "p",
       { class: "note" },
-      "Drag over a plot to zoom, double-click to see all again. The training loss is the mean since the test before. ",
+      "Drag over a plot to zoom, double-click to see all again. ",
+      "The training loss is the mean since the test before. ",
       "Runs whose names differ only in their seed are one group. ",
       data.rule,
     ),

@@ -37,7 +37,7 @@ const TAIL_SERIES = (() => {
   return terms;
 })();
 
-/** Exact mean and second moment of MPELU under N(0, variance); where the formula cancels, a series. */
+/** Exact mean and second moment of MPELU under N(0, variance); a series where the formula cancels. */
 function moments(alpha, beta, variance) {
   const sigma = Math.sqrt(variance);
   const t = beta * sigma;

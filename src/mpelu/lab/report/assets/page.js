@@ -42,7 +42,8 @@ async function watch(version, body, activation) {
 }
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const activation = explorer(); // stays as it is when the rest is drawn anew: a slider may be in hand
+// Stays as it is when the rest is drawn anew: a slider may be in hand.
+const activation = explorer();
 const body = el("div");
 document.getElementById("main").replaceChildren(body, activation);
 drawReport(data, body, activation);
