@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from mpelu.lab.commands import explore, models, report
+from mpelu.lab.commands import eval, explore, models, predict, report, train
 from mpelu.lab.errors import UserError
 
-COMMANDS = (models, report, explore)
+COMMANDS = (train, eval, predict, models, report, explore)
 
 
 class _Parser(argparse.ArgumentParser):
