@@ -84,12 +84,13 @@ def write_learned(path: Path, epochs: int, random: np.random.Generator) -> None:
         part = epoch / max(1, epochs)
         tensors = {}
         for layer in range(LAYERS):
-            name = f"blocks.{layer}.activation"
+            name = f"blocks.{layer - 1}.activation" if layer else "stem.2"
             alpha = 1 + part * (drift[0, layer] - 0.04 * layer)
             beta = 1 + part * (0.5 * drift[1, layer] + 0.03 * layer)
             tensors[f"{name}.alpha"] = alpha.astype(np.float32)
             tensors[f"{name}.beta"] = np.maximum(beta, 1e-6).astype(np.float32)
-        save_file(tensors, path / "activations" / f"epoch-{epoch:04}.safetensors")
+        file = path / "activations" / f"epoch-{epoch:04}.safetensors"
+        save_file(tensors, file, metadata={"order": "\n".join(tensors)})
 
 
 def write_inspected(path: Path, variances: Sequence[float]) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import LAYERS, result, write_all, write_run
 from safetensors.numpy import save_file
+from torch import nn
 
+import mpelu
 from mpelu.lab.report import collect as collecting
 from mpelu.lab.report.cache import Cache
 from mpelu.lab.report.collect import collect, problems, read_run, shortest_names
@@ -22,6 +25,7 @@ from mpelu.lab.report.learned import BINS, MOST_EPOCHS
 from mpelu.lab.report.results import read_result
 from mpelu.lab.report.thin import MOST_POINTS, thin
 from mpelu.lab.report.values import LONGEST_TEXT, number, text
+from mpelu.lab.train import activations
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=2000), st.integers(4, 400))
@@ -107,11 +111,34 @@ def test_learned_parameters(tmp_path: Path) -> None:
     assert alpha["epochs"] == [0, 1, 2, 3]
     assert len(alpha["edges"]) == BINS + 1
     assert [sum(counts) for counts in alpha["counts"]] == [LAYERS * 16] * 4
-    # In the order of depth: 2 before 10.
-    assert alpha["layers"]["names"] == [f"blocks.{i}.activation" for i in range(LAYERS)]
+    in_depth = ["stem.2", *(f"blocks.{i}.activation" for i in range(LAYERS - 1))]
+    assert alpha["layers"]["names"] == in_depth
     assert alpha["layers"]["first"] == [[1, 1, 1]] * LAYERS
     low, median, high = alpha["layers"]["last"][0]
     assert low < median < high
+
+
+@pytest.mark.parametrize("metadata", [None, {"order": "a.10.alpha\nelse"}])
+def test_activations_without_an_order_are_sorted_by_number(
+    tmp_path: Path, metadata: dict[str, str] | None
+) -> None:
+    path = write_run(tmp_path / "run", epochs=1)
+    (path / "activations").mkdir()
+    tensors = {f"a.{index}.alpha": np.ones(2, np.float32) for index in (10, 2, 1)}
+    save_file(tensors, path / "activations" / "epoch-0000.safetensors", metadata=metadata)
+    (alpha,) = read_run(path)["learned"]
+    assert alpha["layers"]["names"] == ["a.1", "a.2", "a.10"]
+
+
+def test_training_writes_the_order_the_report_reads(tmp_path: Path) -> None:
+    model = nn.Sequential(OrderedDict(stem=mpelu.MPELU(2), blocks=mpelu.MPELU(2)))
+    path = write_run(tmp_path / "run", epochs=1)
+    (path / "activations").mkdir()
+    activations.write(path, 1, model)
+    assert [kind["layers"]["names"] for kind in read_run(path)["learned"]] == [
+        ["stem", "blocks"],
+        ["stem", "blocks"],
+    ]
 
 
 def test_many_epochs_are_spread(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ def add(subparsers: Any) -> None:
 def run(chosen: argparse.Namespace) -> None:
     import webbrowser
 
-    from mpelu.lab.report.files import write_atomically
+    from mpelu.lab.report.files import write_page
     from mpelu.lab.report.page import explorer_page
 
-    write_atomically(chosen.out, explorer_page())
+    write_page(chosen.out, explorer_page())
     print(chosen.out)
     if not chosen.no_open and not webbrowser.open(chosen.out.resolve().as_uri()):
         print("no browser found here: open the file in one")

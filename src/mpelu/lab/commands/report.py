@@ -40,7 +40,7 @@ def _write(folders: list[Path], out: Path) -> None:
     from mpelu.lab.errors import UserError
     from mpelu.lab.report.cache import Cache
     from mpelu.lab.report.collect import collect, problems
-    from mpelu.lab.report.files import write_atomically
+    from mpelu.lab.report.files import write_page
     from mpelu.lab.report.page import report_page
 
     cache = Cache(out / "cache.json")
@@ -52,7 +52,7 @@ def _write(folders: list[Path], out: Path) -> None:
     for line in problems(collected):
         print(f"mpelu: {line}", file=sys.stderr)
     page = out / "index.html"
-    write_atomically(page, report_page(collected))
+    write_page(page, report_page(collected))
     cache.save()
     print(f"{page}: {_count(len(results), 'table')}, {_count(len(runs), 'run')}")
 
@@ -64,9 +64,9 @@ def _count(number: int, thing: str) -> str:
 def _serve(folders: list[Path], port: int) -> None:
     from mpelu.lab.report.serve import make_server
 
-    with make_server(folders, port) as server:
-        print(f"{server.address} shows the runs as they go; Ctrl-C ends it", flush=True)
-        try:
+    try:
+        with make_server(folders, port) as server:
+            print(f"{server.address} shows the runs as they go; Ctrl-C ends it", flush=True)
             server.serve_forever()
-        except KeyboardInterrupt:
-            print()
+    except KeyboardInterrupt:
+        print()

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.report.files import write_atomically
+from mpelu.lab.report.files import write_page
 from mpelu.lab.report.learned import recorded
 
-FORMAT = "1"
+FORMAT = "2"
 """Of the entries: another one makes every cache out of date."""
 READ = ("config.json", "status.json", "environment.json", "metrics.jsonl", "inspect.json")
 
@@ -55,7 +55,7 @@ class Cache:
         if self._path is None:
             return
         body = json.dumps(self._used, separators=(",", ":"))
-        write_atomically(self._path, f"{_digest(body)}\n{body}\n")
+        write_page(self._path, f"{_digest(body)}\n{body}\n")
 
 
 def _digest(body: str) -> str:

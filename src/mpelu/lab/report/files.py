@@ -1,26 +1,21 @@
-"""Files written whole or not at all."""
+"""Where the report's files go."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from mpelu.lab.errors import UserError
+from mpelu.lab.train import files
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """Writes a file beside the path, then puts it in its place.
+def write_page(path: Path, content: str) -> None:
+    """Writes a file whole or not at all, and its folder if need be.
 
     Raises:
-        UserError: if the folder or the file can't be written.
+        UserError: if it can't be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}-{os.getpid()}")
-        try:
-            beside.write_text(content, encoding="utf-8")
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+        files.write(path, content, lasting=False)
     except OSError as error:
         raise UserError(f"{path}: can't be written: {error.strerror}") from None

@@ -63,12 +63,16 @@ Tensors = dict[str, "np.ndarray"]
 
 
 def _read(path: Path, problems: list[str]) -> Tensors:
+    """The finite values of every tensor, in the order of depth if the file tells it."""
     import numpy as np
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors import SafetensorError, safe_open
 
     try:
-        tensors = load_file(path)
+        with safe_open(path, "np") as file:
+            order = (file.metadata() or {}).get("order", "").split("\n")
+            names = sorted(file.keys(), key=natural)
+            told = sorted(order) == sorted(names)
+            tensors = {name: file.get_tensor(name) for name in (order if told else names)}
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         problems.append(f"activations/{path.name} can't be read: {error}")
         return {}
@@ -99,7 +103,7 @@ def _kind(kind: str, label: str, epochs: list[tuple[int, Tensors]]) -> dict[str,
     if high - low < 1e-6 * max(1.0, abs(low)):  # nothing learned yet: all in the middle bin
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, BINS + 1)
-    names = sorted(epochs[-1][1], key=natural)  # safetensors files hold them as text sorts them
+    names = list(epochs[-1][1])
     return {
         "name": kind,
         "label": label,
