@@ -294,7 +294,7 @@ def test_figures_are_saved(report: driver.Browser) -> None:
     kind, drawing = report.run(SAVE, "curves-error", "SVG")
     assert kind == "image/svg+xml"
     assert "var(--" not in drawing
-    for expected in ("test error, %", "epoch", "mpelu", 'stroke="rgb(0, 114, 178)"'):
+    for expected in ("test error, %", "epoch", "mpelu", 'stroke="rgb(42, 97, 189)"'):
         assert expected in drawing
     kind, width = report.run(SAVE, "curves-error", "PNG")
     box = report.run("return document.getElementById('curves-error-plot').clientWidth")
