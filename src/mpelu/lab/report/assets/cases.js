@@ -65,5 +65,5 @@ function verdict(alpha, beta) {
   if (nearest.distance <= NEAR) {
     return `The curve equals ${nearest.name} within ${apart} ${where}, ${place}.`;
   }
-  return `None of the special cases; nearest is ${nearest.name}: within ${apart} ${where}, ${place}.`;
+  return `None of the special cases; nearest is ${nearest.name}, up to ${apart} away ${where}, ${place}.`;
 }

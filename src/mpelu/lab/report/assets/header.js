@@ -26,7 +26,7 @@ function fillHeader(title, sections, line) {
     { id: "theme" },
   );
   document.getElementById("top").replaceChildren(
-    el("div", { class: "bar" }, el("h1", {}, title), toggle),
+    el("div", { class: "masthead" }, el("h1", {}, title), toggle),
     line ? el("p", { class: "line" }, line) : "",
     sections.length > 1
       ? el(
