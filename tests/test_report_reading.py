@@ -113,6 +113,7 @@ def test_learned_parameters(tmp_path: Path) -> None:
     assert [sum(counts) for counts in alpha["counts"]] == [LAYERS * 16] * 4
     in_depth = ["stem.2", *(f"blocks.{i}.activation" for i in range(LAYERS - 1))]
     assert alpha["layers"]["names"] == in_depth
+    assert alpha["layers"]["in_depth"]
     assert alpha["layers"]["first"] == [[1, 1, 1]] * LAYERS
     low, median, high = alpha["layers"]["last"][0]
     assert low < median < high
@@ -128,6 +129,7 @@ def test_activations_without_an_order_are_sorted_by_number(
     save_file(tensors, path / "activations" / "epoch-0000.safetensors", metadata=metadata)
     (alpha,) = read_run(path)["learned"]
     assert alpha["layers"]["names"] == ["a.1", "a.2", "a.10"]
+    assert not alpha["layers"]["in_depth"]
 
 
 def test_training_writes_the_order_the_report_reads(tmp_path: Path) -> None:
@@ -139,6 +141,16 @@ def test_training_writes_the_order_the_report_reads(tmp_path: Path) -> None:
         ["stem", "blocks"],
         ["stem", "blocks"],
     ]
+
+
+def test_values_beyond_all_bounds_are_left_out(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", epochs=1)
+    (path / "activations").mkdir()
+    values = np.array([1.0, 1.001, np.nan, np.inf, -1e308])
+    save_file({"a.alpha": values}, path / "activations" / "epoch-0000.safetensors")
+    (alpha,) = read_run(path)["learned"]
+    assert (alpha["values"], alpha["edges"][0], alpha["edges"][-1]) == (2, 1, 1.001)
+    assert len(set(alpha["edges"])) == BINS + 1
 
 
 def test_many_epochs_are_spread(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from mpelu.lab.report.files import write_page
 from mpelu.lab.report.learned import recorded
 
-FORMAT = "2"
+FORMAT = "3"
 """Of the entries: another one makes every cache out of date."""
 READ = ("config.json", "status.json", "environment.json", "metrics.jsonl", "inspect.json")
 

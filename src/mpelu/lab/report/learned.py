@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpelu.lab.report.values import natural, number, text
+from mpelu.lab.report.values import LARGEST, natural, number, text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,13 +35,14 @@ def learned(run: Path, problems: list[str]) -> list[dict[str, Any]]:
 
     Returns:
         name, label, edges of the bins, epochs, a list of counts an epoch, the number of values, and
-        layers: at the first and the last epoch the lower quartile, median and upper quartile of
-        each.
+        layers: their names, whether these are in the order of depth, and at the first and the last
+        epoch the lower quartile, median and upper quartile of each.
     """
-    epochs = [(epoch, _read(path, problems)) for epoch, path in spread(recorded(run))]
-    epochs = [(epoch, tensors) for epoch, tensors in epochs if tensors]
+    files = [(epoch, *_read(path, problems)) for epoch, path in spread(recorded(run))]
+    epochs = [(epoch, tensors) for epoch, tensors, _ in files if tensors]
+    in_depth = bool(epochs) and all(told for _, tensors, told in files if tensors)
     return [
-        _kind(kind, label, chosen)
+        _kind(kind, label, chosen, in_depth)
         for kind, label in PARAMETERS.items()
         if (chosen := _of_kind(epochs, kind))
     ]
@@ -62,8 +63,8 @@ def spread(items: list[Any], most: int = MOST_EPOCHS) -> list[Any]:
 Tensors = dict[str, "np.ndarray"]
 
 
-def _read(path: Path, problems: list[str]) -> Tensors:
-    """The finite values of every tensor, in the order of depth if the file tells it."""
+def _read(path: Path, problems: list[str]) -> tuple[Tensors, bool]:
+    """The finite values of every tensor in the order of depth, or of name and False if untold."""
     import numpy as np
     from safetensors import SafetensorError, safe_open
 
@@ -75,9 +76,9 @@ def _read(path: Path, problems: list[str]) -> Tensors:
             tensors = {name: file.get_tensor(name) for name in (order if told else names)}
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         problems.append(f"activations/{path.name} can't be read: {error}")
-        return {}
+        return {}, False
     flat = {name: values.ravel().astype(np.float64) for name, values in tensors.items()}
-    return {name: values[np.isfinite(values)] for name, values in flat.items()}
+    return {name: values[np.abs(values) < LARGEST] for name, values in flat.items()}, told
 
 
 def _of_kind(epochs: list[tuple[int, Tensors]], kind: str) -> list[tuple[int, Tensors]]:
@@ -95,7 +96,9 @@ def _of_kind(epochs: list[tuple[int, Tensors]], kind: str) -> list[tuple[int, Te
     return [(epoch, tensors) for epoch, tensors in chosen if tensors]
 
 
-def _kind(kind: str, label: str, epochs: list[tuple[int, Tensors]]) -> dict[str, Any]:
+def _kind(
+    kind: str, label: str, epochs: list[tuple[int, Tensors]], in_depth: bool
+) -> dict[str, Any]:
     import numpy as np
 
     pooled = [np.concatenate(list(tensors.values())) for _, tensors in epochs]
@@ -107,12 +110,13 @@ def _kind(kind: str, label: str, epochs: list[tuple[int, Tensors]]) -> dict[str,
     return {
         "name": kind,
         "label": label,
-        "edges": [number(float(edge)) for edge in edges],
+        "edges": [number(float(edge), digits=9) for edge in edges],
         "epochs": [epoch for epoch, _ in epochs],
         "counts": [np.histogram(values, edges)[0].tolist() for values in pooled],
         "values": int(pooled[-1].size),
         "layers": {
             "names": [text(name) for name in names],
+            "in_depth": in_depth,
             "first": _quartiles(epochs[0][1], names),
             "last": _quartiles(epochs[-1][1], names),
         },

@@ -70,7 +70,7 @@ function learnedPart(kind) {
   const depth = new Chart({
     id: `${id}-layers`,
     title: `By layer: ${kind.label}`,
-    xLabel: "activation, counted from the input",
+    xLabel: `activation, ${kind.layers.in_depth ? "counted from the input" : "in the order of names"}`,
     yLabel: `${kind.label}: median and quartiles`,
     integers: true,
     series: [
