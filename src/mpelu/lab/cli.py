@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from mpelu.lab.commands import eval, inspect, models, predict, train
+from mpelu.lab.commands import eval, explore, inspect, models, predict, report, train
 from mpelu.lab.errors import UserError
 
-COMMANDS = (train, eval, predict, inspect, models)
+COMMANDS = (train, eval, predict, inspect, report, explore, models)
 
 
 class _Parser(argparse.ArgumentParser):
