@@ -46,6 +46,7 @@ def fetch(url: str, path: Path, *, md5: str, quiet: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab") as file, _alone(file):
             if path.is_file():  # another process was faster
+                part.unlink(missing_ok=True)
                 return
             resumed = file.tell() > 0
             _complete(url, file, path.name, quiet)
