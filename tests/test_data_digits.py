@@ -137,3 +137,11 @@ def test_missing_file(tmp_path: Path) -> None:
         read_image(tmp_path / "a.png", Config(), channels=1)
     with pytest.raises(UserError, match="expected an image, got"):
         read_image(tmp_path, Config(), channels=1)
+
+
+def test_page(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    page = Path(__file__).parents[1] / "docs" / "data.md"
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.attempted > 0
+    assert result.failed == 0
