@@ -96,13 +96,9 @@ class Reader:
             num_workers=_workers(),
             pin_memory=self._pin,
         )
+        died = ""
         try:
-            with warnings.catch_warnings():
-                # Python >= 3.12 warns of fork in a process with threads; a worker uses none of
-                # what they may hold.
-                warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
-                decoded = iter(loader)
-            for index, images, damaged in decoded:
+            for index, images, damaged in _started(loader):
                 self._count(damaged)
                 if not len(index):
                     names = [self._files.names[each] for each, _ in damaged]
@@ -114,10 +110,10 @@ class Reader:
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"{self._files.folder}: a process that decodes images died ({reason})"
-            ) from None
+            died = str(error).splitlines()[0]
+        if died:
+            # Not inside the except clause: its traceback would keep the other workers alive.
+            raise UserError(f"{self._files.folder}: a process that decodes images died ({died})")
 
     def _count(self, damaged: list[tuple[int, str]]) -> None:
         for index, problem in damaged:
@@ -150,6 +146,14 @@ class Decoded:
             index = index.to(self._device, non_blocking=True)
             images = images.to(self._device, non_blocking=True)
             yield index, images, self._labels[index]
+
+
+def _started(loader: data.DataLoader[Batch]) -> Iterator[Batch]:
+    with warnings.catch_warnings():
+        # Python >= 3.12 warns of fork in a process with threads; a worker uses none of what they
+        # may hold.
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        return iter(loader)
 
 
 def _some(names: list[str]) -> str:
