@@ -74,6 +74,7 @@ def train_all(folder: Path) -> dict[str, runs.Run]:
 def draw(found: dict[str, runs.Run], picture: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for name, run in found.items():
@@ -82,7 +83,11 @@ def draw(found: dict[str, runs.Run], picture: Path) -> None:
         axes.plot(epochs, errors, STYLES[name], color=COLOURS[name], label=name, linewidth=1.8)
     axes.set(xlabel="epoch", ylabel="test error (%)", yscale="log")
     axes.set_title("ResNet-20 on 8x8 handwritten digits")
-    axes.set_yticks([1, 2, 5, 10, 20, 50, 90], ["1", "2", "5", "10", "20", "50", "90"])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    marks = (0.2, 0.5, 1, 2, 5, 10, 20, 50)
+    low, high = axes.get_ylim()
+    shown = [mark for mark in marks if low <= mark <= high]
+    axes.set_yticks(shown, [f"{mark:g}" for mark in shown])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(title="activation")
@@ -111,6 +116,9 @@ def main(folder: Path) -> None:
     picture = folder / "digits.png"
     draw(found, picture)
     print(f"Figure: {picture}")
+    print("Looking inside the networks")
+    for name in ACTIVATIONS:
+        subprocess.run(command("inspect", str(folder / name), "--quiet"), check=True)
     subprocess.run(command("report", str(folder), "-o", str(folder / "report")), check=True)
 
 
