@@ -84,6 +84,16 @@ def test_a_sample_depends_on_seed_and_index_alone(images: Path, augment: str) ->
     assert torch.equal(other, whole) == (augment == "none")
 
 
+def test_nothing_else_random_is_touched(images: Path) -> None:
+    before = torch.get_rng_state()
+    data = load(config(images, augment="crop-flip", preprocess="channel"), CPU)
+    list(data.train([torch.arange(12)], 5))
+    list(data.test([torch.arange(12)]))
+    digits = load(Config(augment="crop-flip", crop=6), CPU)
+    list(digits.train([torch.arange(12)], 5))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_sizes_left_to_us(images: Path) -> None:
     data = load(Config(data="folder", data_dir=str(images), preprocess="none"), CPU)
     assert data.size == 224

@@ -237,6 +237,16 @@ def test_cache_that_cannot_be_written(home: Path, tmp_path: Path, caplog) -> Non
     assert torch.equal(first.preprocess.state()["matrix"], second.preprocess.state()["matrix"])
 
 
+def test_nothing_is_written_to_a_read_only_folder(home: Path, tmp_path: Path) -> None:
+    """Not by root either, whom the system would let."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(0o555)
+    load(Config(preprocess="gcn-zca", data_dir=str(folder)), CPU)
+    assert list(folder.iterdir()) == []
+    assert len(files(home / ".cache" / "mpelu")) == 1
+
+
 def test_scaling() -> None:
     images = torch.randint(0, 256, (3, 2, 8, 8), dtype=torch.uint8)
     assert scale(images, 8) is images

@@ -95,6 +95,7 @@ class Reader:
             sampler=(batch.tolist() for batch in batches),
             num_workers=_workers(),
             pin_memory=self._pin,
+            generator=torch.Generator(),  # else it draws from the one that training uses
         )
         died = ""
         try:
