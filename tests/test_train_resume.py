@@ -292,3 +292,27 @@ def test_other_data_are_refused(tmp_path, monkeypatch):
 def test_no_run_folder(tmp_path):
     with pytest.raises(UserError, match=r"expected a run folder with config\.json"):
         resume(tmp_path)
+
+
+def test_a_signal_that_ends_the_workers_too(whole, tmp_path, monkeypatch):
+    """The step at hand has no images then; what was done before it is kept."""
+    run = tmp_path / "run"
+    step = loop.Loop._step
+
+    def without_images(self, batch, stream, seed):
+        if self.state.step != 7:
+            return step(self, batch, stream, seed)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch, dying(), seed)
+
+    def dying():
+        raise UserError("a process that decodes images died")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", without_images)
+        outcome = train(small(checkpoint_every=3), run, quiet=True)
+    assert (outcome.state, outcome.step, outcome.exit_code) == ("interrupted", 7, 143)
+    assert checkpoint.steps_of(run)[-1] == 7
+    assert resume(run, quiet=True).state == "finished"
+    assert equal(final(run), whole)
