@@ -1,0 +1,163 @@
+"""What was found, as a figure."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+_KINDS = {"conv and linear": ("conv", "linear"), "norm": ("norm",), "activation": ("activation",)}
+_COLOURS = {"conv and linear": "#0072b2", "norm": "#999999", "activation": "#d55e00"}
+_SHARES = {
+    "linear_share": ("above zero", "#0072b2"),
+    "saturated_share": ("saturated", "#d55e00"),
+    "never_positive_share": ("channels never above zero", "#999999"),
+    "dead_share": ("channels dead", "#000000"),
+}
+_RESIDUAL_COLOURS = ("#08306b", "#2171b5", "#6baed6", "#9ecae1", "#c6dbef")
+_PARAMETERS = {"alpha": "#009e73", "beta": "#cc79a7", "weight": "#009e73"}
+_NAMES = {"alpha": "alpha", "beta": "beta", "weight": "slope of PReLU"}
+_DEPTH = "convolutions and linear layers passed"
+
+Panel = Callable[[Axes], None]
+
+
+def figure(found: dict[str, Any], title: str) -> Figure:
+    """Moments, gradients, shares and parameters by depth, and parameters over training.
+
+    Args:
+        found: as `collect` gives it.
+        title: above it all.
+    """
+    rows = _with_depth(found["layers"])
+    panels: list[Panel] = [
+        partial(_moment, rows=rows, key="variance", text="variance of outputs"),
+        partial(_moment, rows=rows, key="mean", text="size of the mean of outputs"),
+        partial(_moment, rows=rows, key="gradient_norm", text="norm of the gradient of outputs"),
+    ]
+    depths = {(row["name"], row["call"]): row["depth"] for row in rows}
+    if found["residual"] is not None:
+        panels.append(partial(_shares, rows=rows))
+    if found["residual"] is not None and found["residual"]["bounded"] is not None:
+        panels.append(partial(_residuals, residual=found["residual"], depths=depths))
+    learned = found["activations"]
+    present = [name for name in _NAMES if any(name in layer for layer in learned["layers"])]
+    if present:
+        panels.append(partial(_by_depth, learned=learned, depths=depths, names=present))
+    if len(learned["epochs"]) > 1:
+        panels += [partial(_over_training, learned=learned, depths=depths, name=n) for n in present]
+    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False}):
+        return _drawn(panels, title)
+
+
+def png(drawn: Figure) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    drawn.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def _drawn(panels: Sequence[Panel], title: str) -> Figure:
+    lines = -(-len(panels) // 2)
+    drawn = Figure(figsize=(11, 0.6 + 3.1 * lines), layout="constrained")
+    drawn.suptitle(title, fontsize=11)
+    for index, panel in enumerate(panels, 1):
+        axes = drawn.add_subplot(lines, 2, index)
+        axes.spines["right"].set_visible(False)
+        axes.grid(alpha=0.25, linewidth=0.5)
+        panel(axes)
+    return drawn
+
+
+def _with_depth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    depth, found = 0, []
+    for row in rows:
+        depth += row["kind"] in ("conv", "linear")
+        found.append({**row, "depth": depth})
+    return found
+
+
+def _line(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) -> None:
+    style = {"marker": "o" if len(points) < 60 else ".", "markersize": 3, "linewidth": 1, **style}
+    axes.plot([x for x, _ in points], [y for _, y in points], **style)
+
+
+def _moment(axes: Axes, *, rows: Sequence[dict[str, Any]], key: str, text: str) -> None:
+    for name, kinds in _KINDS.items():
+        points = [
+            (row["depth"], abs(row[key])) for row in rows if row["kind"] in kinds and row[key]
+        ]
+        if points:
+            _line(axes, points, label=name, color=_COLOURS[name])
+    axes.set_yscale("log")
+    axes.set(title=text, xlabel=_DEPTH)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _shares(axes: Axes, *, rows: Sequence[dict[str, Any]]) -> None:
+    for key, (name, colour) in _SHARES.items():
+        points = [(row["depth"], 100 * row[key]) for row in rows if row[key] is not None]
+        if points:
+            _line(axes, points, label=name, color=colour)
+    axes.set(title="inputs of activations, and channels, in %", xlabel=_DEPTH, ylim=(-3, 103))
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, int], int]) -> None:
+    for index, bound in enumerate(residual["residuals"]):
+        points = [
+            (depths[row["name"], row["call"]], 100 * row["bounded"][index])
+            for row in residual["layers"]
+            if row["bounded"] is not None
+        ]
+        colour = _RESIDUAL_COLOURS[index % len(_RESIDUAL_COLOURS)]
+        _line(axes, points, label=f"< {bound:g}", color=colour)
+    axes.set(title="inputs with a Taylor residual below, in %", xlabel=_DEPTH, ylim=(-3, 103))
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _by_depth(
+    axes: Axes,
+    *,
+    learned: dict[str, Any],
+    depths: dict[tuple[str, int], int],
+    names: Sequence[str],
+) -> None:
+    for name in names:
+        layers = [
+            each for each in learned["layers"] if name in each and (each["name"], 1) in depths
+        ]
+        x = [depths[each["name"], 1] for each in layers]
+        values = [[value for value in each[name] if value is not None] for each in layers]
+        means = [(at, sum(v) / len(v)) for at, v in zip(x, values, strict=True) if v]
+        low = [min(v, default=float("nan")) for v in values]
+        high = [max(v, default=float("nan")) for v in values]
+        axes.fill_between(x, low, high, color=_PARAMETERS[name], alpha=0.2, linewidth=0)
+        _line(axes, means, label=_NAMES[name], color=_PARAMETERS[name])
+    axes.set(title="learned: mean over channels, least to greatest", xlabel=_DEPTH)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _over_training(
+    axes: Axes, *, learned: dict[str, Any], depths: dict[tuple[str, int], int], name: str
+) -> None:
+    layers = [each for each in learned["layers"] if name in each["history"]]
+    order = {each["name"]: depths.get((each["name"], 1), 0) for each in layers}
+    deepest = max(order.values(), default=1) or 1
+    scale = matplotlib.colors.Normalize(0, deepest)
+    colours = matplotlib.colormaps["viridis"]
+    for each in layers:
+        values = [float("nan") if v is None else v for v in each["history"][name]["mean"]]
+        axes.plot(
+            learned["epochs"], values, color=colours(scale(order[each["name"]])), linewidth=0.8
+        )
+    axes.set(title=f"{_NAMES[name]} over training, mean over channels", xlabel="epoch")
+    assert axes.figure is not None
+    bar = axes.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colours), ax=axes)
+    bar.set_label("depth of the layer", fontsize=8)

@@ -1,0 +1,80 @@
+"""Sums over batches in float64, a few samples at a time so that copies stay small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mpelu.init.channels import Value
+
+_CHUNK = 2**21
+
+
+def chunks(values: Tensor) -> Iterator[Tensor]:
+    """The values as float64, split along dimension 0."""
+    values = values.detach()
+    if values.dim() == 0:
+        values = values.reshape(1)
+    samples = max(1, _CHUNK // max(1, values[0].numel()))
+    for part in values.split(samples):
+        yield part.to(torch.float64)
+
+
+def by_channel(value: Value, like: Tensor) -> Tensor:
+    """A number or one for each channel, shaped to meet channels in dimension 1."""
+    tensor = torch.as_tensor(value, dtype=torch.float64, device=like.device).detach()
+    if tensor.dim() == 0 or tensor.numel() == 1 or like.dim() < 2:
+        return tensor.reshape(-1) if like.dim() < 2 else tensor.reshape([1] * like.dim())
+    return tensor.reshape(1, -1, *[1] * (like.dim() - 2))
+
+
+@dataclass(slots=True)
+class Moments:
+    """Count, mean and sum of squared deviations of all that was added.
+
+    Parts are merged by the rule of Chan, Golub and LeVeque, which loses nothing to cancellation
+    when the mean is large beside the deviations.
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    deviations: float = 0.0
+
+    def add(self, values: Tensor) -> None:
+        """Adds float64 values."""
+        count = values.numel()
+        mean = values.mean()
+        deviations = (values - mean).square_().sum().item()
+        total = self.count + count
+        difference = mean.item() - self.mean
+        self.mean += difference * count / total
+        self.deviations += deviations + difference**2 * self.count * count / total
+        self.count = total
+
+    @property
+    def variance(self) -> float:
+        """Of the population: divided by the count."""
+        return self.deviations / self.count
+
+
+@dataclass(slots=True)
+class Range:
+    """Smallest and largest value of each channel."""
+
+    low: Tensor | None = None
+    high: Tensor | None = None
+    values_each: int = 0
+    """How many values each channel had."""
+
+    def add(self, values: Tensor) -> None:
+        """Adds values with channels in dimension 1; less than two dimensions are one channel."""
+        flat = values.reshape(1, -1) if values.dim() < 2 else values.transpose(0, 1).flatten(1)
+        low, high = flat.aminmax(dim=1)
+        self.values_each += flat.size(1)
+        if self.low is None or self.high is None:
+            self.low, self.high = low, high
+        else:
+            self.low, self.high = torch.minimum(self.low, low), torch.maximum(self.high, high)

@@ -1,0 +1,118 @@
+"""Checkpoints: the last two and the best, each there whole or not at all.
+
+A checkpoint is a file of torch.save, which is a zip archive; the checksums of its entries tell a
+damaged one. It is read with weights_only, so it can't run code. The weights alone lie beside it in
+the safetensors format.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as to_safetensors
+
+from mpelu.lab.train import files
+
+FOLDER = "checkpoints"
+KEPT = 2
+_NAME = re.compile(r"step-(\d+)\.pt")
+
+
+class Damaged(Exception):
+    """Why a checkpoint can't be used."""
+
+
+def path_of(run: Path, step: int) -> Path:
+    return run / FOLDER / f"step-{step:08d}.pt"
+
+
+def steps_of(run: Path) -> list[int]:
+    """The steps there are checkpoints of, rising."""
+    names = [_NAME.fullmatch(path.name) for path in (run / FOLDER).glob("step-*.pt")]
+    return sorted(int(match[1]) for match in names if match)
+
+
+def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
+    """Writes a checkpoint, then removes those before the last two.
+
+    Args:
+        run: the run folder.
+        step: that was done last.
+        contents: tensors, numbers, texts, lists and dicts; the weights under "model".
+        best: whether it is the best so far.
+
+    Raises:
+        OSError: and the checkpoints there were before are intact.
+    """
+    path = path_of(run, step)
+    weights = {name: value.contiguous() for name, value in contents["model"].items()}
+    files.write(path.with_suffix(".safetensors"), to_safetensors(_apart(weights)))
+    buffer = io.BytesIO()
+    torch.save(contents, buffer)
+    files.write(path, buffer.getbuffer().tobytes())
+    if best:
+        mark_best(run, step)
+    for old in steps_of(run)[:-KEPT]:
+        path_of(run, old).unlink(missing_ok=True)
+        path_of(run, old).with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def mark_best(run: Path, step: int) -> None:
+    """Keeps the checkpoint of the step as the best one."""
+    path = path_of(run, step)
+    for suffix in (".safetensors", ".pt"):
+        if path.with_suffix(suffix).exists():
+            files.link(path.with_suffix(suffix), path.with_name(f"best{suffix}"))
+
+
+def candidates(run: Path) -> Iterator[Path]:
+    """Checkpoints, the newest first, the best last."""
+    for step in reversed(steps_of(run)):
+        yield path_of(run, step)
+    best = run / FOLDER / "best.pt"
+    if best.exists():
+        yield best
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds, on the CPU.
+
+    Raises:
+        Damaged: if it isn't as it was written, or holds anything but plain values.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            wrong = archive.testzip()
+        if wrong is not None:
+            raise Damaged(f"the checksum of {wrong} is wrong")
+        contents = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise Damaged("it holds more than tensors and plain values, refused") from None
+    except (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise Damaged(str(error).splitlines()[0]) from None
+    if not isinstance(contents, dict) or contents.get("format") != 1:
+        raise Damaged("it isn't a checkpoint of this version")
+    return contents
+
+
+def set_aside(path: Path) -> None:
+    """Takes a damaged checkpoint out of the row; it stays under another name."""
+    path.rename(path.with_name(path.name + ".damaged"))
+    path.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def _apart(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tied weights become copies: the safetensors format knows no sharing."""
+    seen: set[int] = set()
+    result = {}
+    for name, value in weights.items():
+        result[name] = value.clone() if value.data_ptr() in seen else value
+        seen.add(value.data_ptr())
+    return result

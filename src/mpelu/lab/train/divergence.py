@@ -1,0 +1,86 @@
+"""Where a network first left the finite numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Divergence:
+    """What wasn't finite, where and when."""
+
+    step: int
+    module: str
+    quantity: str
+    """activation, loss or gradient."""
+
+    def __str__(self) -> str:
+        where = "" if self.quantity == "loss" else f" of {self.module}"
+        return f"diverged at step {self.step}: the {self.quantity}{where} isn't finite"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def find(
+    model: nn.Module,
+    step: int,
+    batches: Iterable[Tensor],
+    forward: Callable[[Tensor], object],
+    *,
+    loss_is_finite: bool,
+) -> Divergence | None:
+    """Runs the batches of a step once more and looks for the first value that isn't finite.
+
+    Args:
+        model: in training mode, with the gradients of the step.
+        step: its number.
+        batches: images, as the step saw them.
+        forward: calls the model as the step did.
+        loss_is_finite: whether that of the step was.
+
+    Returns:
+        None if nothing in this process is the cause.
+    """
+    found: list[str] = []
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and not output.isfinite().all():
+                found.append(name)
+
+        return hook
+
+    hooks = [
+        module.register_forward_hook(look(name))
+        for name, module in model.named_modules()
+        if next(module.children(), None) is None
+    ]
+    try:
+        with torch.no_grad():
+            for images in batches:
+                forward(images)
+                if found:
+                    return Divergence(step=step, module=found[0], quantity="activation")
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not loss_is_finite:
+        return Divergence(step=step, module="", quantity="loss")
+    # Gradients go from the output back, so the last layer's is the first to be wrong.
+    for name, parameter in reversed(list(model.named_parameters())):
+        if parameter.grad is not None and not parameter.grad.isfinite().all():
+            module = name.rpartition(".")[0]
+            return Divergence(step=step, module=module, quantity="gradient")
+    return None
+
+
+def largest(gradients: list[Tensor]) -> Tensor:
+    """The largest absolute value; not finite if any of them isn't."""
+    return nn.utils.get_total_norm(gradients, math.inf)

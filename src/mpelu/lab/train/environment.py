@@ -1,0 +1,70 @@
+"""On what a run ran: environment.json."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpelu import __version__, kernels
+from mpelu.lab.train.distributed import World
+
+_PACKAGES = ("numpy", "safetensors", "scikit-learn", "pillow")
+
+
+def describe(world: World) -> dict[str, Any]:
+    """Versions, processor, threads, revision and command."""
+    cuda = world.device.type == "cuda"
+    return {
+        "command": sys.argv,
+        "mpelu": __version__,
+        "kernel": str(kernels.backend()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": str(world.device),
+        "gpu": torch.cuda.get_device_name(world.device) if cuda else None,
+        "processes": world.size,
+        "revision": _revision(Path(__file__).parent),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()
+
+
+def _revision(folder: Path) -> str | None:
+    """Of the git repository mpelu is run from, with a mark if files were changed since."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None

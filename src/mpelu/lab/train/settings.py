@@ -1,0 +1,103 @@
+"""Every setting in force, in words: printed when a run starts and kept in environment.json."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from mpelu.lab.train.config import Config
+from mpelu.lab.train.distributed import World
+from mpelu.lab.train.schedule import Schedule
+
+if TYPE_CHECKING:
+    from mpelu.lab.data import Dataset
+
+
+def describe(
+    config: Config,
+    dataset: Dataset,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    world: World,
+) -> dict[str, str]:
+    """What to what value, in the order of reading."""
+    return {
+        "network": _network(config, model),
+        "data": f"{dataset.name}, {dataset.train_count} images to train on, "
+        f"{dataset.test_count} to test on, {len(dataset.classes)} classes, "
+        f"{dataset.channels} x {dataset.size} x {dataset.size}",
+        "preprocessing": config.preprocess,
+        "augmentation": config.augment,
+        "initialization": _initialization(config),
+        "optimizer": f"SGD, momentum {config.momentum:g}{', Nesterov' if config.nesterov else ''}, "
+        f"weight decay {config.weight_decay:g}, batch {config.batch_size}"
+        + (f" in {config.accumulate} parts" if config.accumulate > 1 else ""),
+        "multipliers": "; ".join(_groups(optimizer)),
+        "schedule": _schedule(config, schedule),
+        "precision": config.precision
+        + "".join(
+            f", {name.replace('_', ' ')}"
+            for name in ("channels_last", "compile", "checkpointing")
+            if getattr(config, name)
+        ),
+        "machine": f"{world.device}, {torch.get_num_threads()} threads"
+        + (f", {world.size} processes" if world.size > 1 else ""),
+        "seed": str(config.seed),
+        "log": f"every {config.log_every} steps; test every {config.test_every} "
+        f"{_unit(config)}; checkpoint at each test and every {config.checkpoint_every} steps",
+    }
+
+
+def _network(config: Config, model: nn.Module) -> str:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    parts = [f"{config.model}, {count:,} parameters"]
+    parts += [
+        f"{name} {value}"
+        for name in ("activation", "alpha", "beta")
+        if (value := getattr(config, name)) is not None
+    ]
+    parts += [f"{name}={value}" for name, value in config.model_options.items()]
+    return ", ".join(parts)
+
+
+def _initialization(config: Config) -> str:
+    text = config.init
+    if config.init in ("taylor", "exact", "msra"):
+        text += f" {config.init_mode}"
+    elif config.init == "gaussian":
+        text += f" std {config.init_std:g}"
+    if config.linear_std is not None:
+        text += f", linear layers std {', '.join(f'{std:g}' for std in config.linear_std)}"
+    return text
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> list[str]:
+    return [
+        f"{sum(parameter.numel() for parameter in group['params']):,} parameters "
+        f"lr x {group['lr_mult']:g} decay x {group['decay_mult']:g}"
+        for group in optimizer.param_groups
+    ]
+
+
+def _unit(config: Config) -> str:
+    return "epochs" if config.iterations is None else "iterations"
+
+
+def _schedule(config: Config, schedule: Schedule) -> str:
+    parts = [f"lr {config.lr:g}"]
+    if config.warmup:
+        parts.insert(0, f"lr {config.warmup_lr:g} for {config.warmup} {_unit(config)}, then")
+    if config.milestones:
+        after = ", ".join(str(milestone) for milestone in config.milestones)
+        parts.append(f"times {config.gamma:g} after {after} {_unit(config)}")
+    total = f"{schedule.steps:,} steps in {schedule.epochs} epochs"
+    return f"{' '.join(parts)}; {total}"
+
+
+def block(settings: dict[str, str]) -> str:
+    """Aligned lines."""
+    width = max(len(name) for name in settings)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in settings.items())

@@ -1,0 +1,157 @@
+"""One training step: forward and backward over the parts of a batch, in every process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from mpelu.lab.train import divergence
+from mpelu.lab.train.config import Config
+from mpelu.lab.train.distributed import World
+from mpelu.lab.train.divergence import Divergence
+from mpelu.lab.train.evaluation import formatted, precision
+from mpelu.lab.train.order import parts_of, share
+from mpelu.lab.train.randomness import mix
+
+if TYPE_CHECKING:
+    from mpelu.lab.data import Dataset
+
+COMPANION = 0.1
+"""Weight of each companion loss of a deeply-supervised net at the start; it falls to 0 linearly."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sums:
+    """Over the samples of a batch that this process has."""
+
+    loss: float = 0.0
+    wrong: float = 0.0
+    count: int = 0
+    is_finite: bool = True
+    """Loss and gradients."""
+    loss_is_finite: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stepper:
+    """What a step needs besides its batch."""
+
+    config: Config
+    model: nn.Module
+    wrapped: nn.Module
+    """The model, or DistributedDataParallel around it."""
+    scaler: torch.amp.GradScaler
+    world: World
+    steps: int
+
+    @classmethod
+    def around(cls, model: nn.Module, config: Config, world: World, steps: int) -> Stepper:
+        wrapped = model
+        if world.size > 1:
+            skips = any(getattr(module, "survival", 1.0) < 1 for module in model.modules())
+            wrapped = DistributedDataParallel(model, find_unused_parameters=skips)
+        scaler = torch.amp.GradScaler(world.device.type, enabled=config.precision == "fp16")
+        return cls(
+            config=config, model=model, wrapped=wrapped, scaler=scaler, world=world, steps=steps
+        )
+
+    def parts(self, batch: Tensor) -> list[Tensor]:
+        """The parts this process computes of a batch of indices; one sample where it has none."""
+        mine = share(batch, self.world.rank, self.world.size)
+        return parts_of(mine, self.config.accumulate) or [batch[:1]]
+
+    def gradients(
+        self, step: int, batch: Tensor, stream: Iterator[tuple[Tensor, Tensor]]
+    ) -> Sums:
+        """Leaves the gradients of the mean loss of the batch in the model's parameters.
+
+        Args:
+            step: its number.
+            batch: indices, those of all processes.
+            stream: gives images and labels of each of `parts(batch)`.
+        """
+        idle = len(share(batch, self.world.rank, self.world.size)) == 0
+        # DistributedDataParallel takes the mean over processes, each of which has a part of a sum.
+        weight = 0.0 if idle else self.world.size / len(batch)
+        count = len(self.parts(batch))
+        self._seed(step)
+        totals, losses, wrongs, samples = [], [], [], 0
+        for index in range(count):
+            images, labels = next(stream)
+            with self._synchronized(index == count - 1):
+                total, loss, wrong = self._forward(step, images, labels)
+                self.scaler.scale(total * weight).backward()
+            totals.append(total.detach())
+            losses.append(loss.detach())
+            wrongs.append(wrong)
+            samples += len(labels)
+        finite = torch.stack(totals).sum().isfinite()
+        found = [finite.double()]
+        if self.scaler.is_enabled():  # the scaler skips steps whose gradients overflow
+            found.append(finite.double())
+        else:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            found.append((finite & divergence.largest(gradients).isfinite()).double())
+        # One transfer from the device for all that is wanted of a step.
+        values = torch.stack(
+            [torch.stack(losses).double().sum(), torch.stack(wrongs).double().sum(), *found]
+        ).tolist()
+        loss_sum, wrong_sum, loss_finite, all_finite = values
+        return Sums(
+            loss=0.0 if idle else loss_sum,
+            wrong=0.0 if idle else wrong_sum,
+            count=0 if idle else samples,
+            is_finite=bool(all_finite),
+            loss_is_finite=bool(loss_finite),
+        )
+
+    def find(
+        self, step: int, batch: Tensor, dataset: Dataset, seed: int, loss_is_finite: bool
+    ) -> Divergence:
+        """What wasn't finite in a step, the same in every process."""
+        # Names of modules are told by hooks, which a compiled network doesn't call.
+        self.model._compiled_call_impl = None
+        self._seed(step)
+        found = divergence.find(
+            self.model,
+            step,
+            (images for images, _ in dataset.train(self.parts(batch), seed)),
+            self._logits,
+            loss_is_finite=loss_is_finite,
+        )
+        for each in self.world.gather(found):
+            if each is not None:
+                return each
+        return Divergence(step=step, module="", quantity="loss")
+
+    def _seed(self, step: int) -> None:
+        torch.manual_seed(mix(self.config.seed, step, self.world.rank, "step"))
+
+    def _synchronized(self, last: bool) -> contextlib.AbstractContextManager[object]:
+        """Gradients go between the processes with the last part only."""
+        if isinstance(self.wrapped, DistributedDataParallel) and not last:
+            return self.wrapped.no_sync()
+        return contextlib.nullcontext()
+
+    def _logits(self, images: Tensor) -> object:
+        with precision(self.config, self.world.device):
+            return self.wrapped(formatted(images, self.config))
+
+    def _forward(self, step: int, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The sum of losses to learn from, that of the output alone, and the errors."""
+        output = self._logits(images)
+        logits, *companions = output if isinstance(output, tuple) else (output,)
+        loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+        total = loss
+        if companions:
+            weight = COMPANION * (1 - (step - 1) / self.steps)
+            for each in companions:
+                total = total + weight * F.cross_entropy(each.float(), labels, reduction="sum")
+        return total, loss, (logits.detach().argmax(1) != labels).sum()

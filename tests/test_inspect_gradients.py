@@ -1,0 +1,115 @@
+"""Norms of gradients, against backward()."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import mpelu
+from mpelu import models
+from mpelu.lab.inspect import gradient_norms
+
+LABELS = torch.arange(4) % 3
+
+
+def loss(output: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(output, LABELS)
+
+
+@pytest.fixture
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 5), nn.BatchNorm1d(5), mpelu.MPELU(5), nn.Dropout(0.3), nn.Linear(5, 3)
+    )
+
+
+def test_as_backward_gives_them(network: nn.Module) -> None:
+    data = torch.randn(4, 6)
+    found = gradient_norms(network.eval(), data, loss)
+    expected = copy.deepcopy(network)
+    outputs = []
+    value = data
+    for part in expected:
+        value = part(value)
+        value.retain_grad()
+        outputs.append(value)
+    loss(value).backward()
+    assert found.loss == pytest.approx(loss(value).item())
+    for name, parameter in expected.named_parameters():
+        assert found.parameters[name] == pytest.approx(parameter.grad.norm().item(), rel=1e-5)
+    norms = [output.grad.norm().item() for output in outputs]
+    assert [layer.norm for layer in found.layers] == pytest.approx(norms, rel=1e-5)
+    assert [layer.kind for layer in found.layers][:3] == ["linear", "norm", "activation"]
+
+
+def test_in_place_gives_the_same() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.ELU(), nn.Linear(6, 3), nn.ELU(), nn.Linear(3, 3))
+    other = copy.deepcopy(plain)
+    other[0].inplace = other[2].inplace = True
+    data = torch.randn(4, 6)
+    kept = data.clone()
+    one, two = gradient_norms(plain, data, loss), gradient_norms(other, data, loss)
+    assert two.parameters == pytest.approx(one.parameters, rel=1e-6)
+    assert [x.norm for x in two.layers] == pytest.approx([x.norm for x in one.layers], rel=1e-6)
+    assert torch.equal(data, kept)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(network: nn.Module, training: bool) -> None:
+    network.train(training)
+    network[0].bias.grad = torch.ones(5)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    random = torch.get_rng_state()
+    gradient_norms(network, torch.ones(4, 6), loss)
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert network[0].bias.grad.tolist() == [1.0] * 5
+    assert network[4].weight.grad is None
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_frozen_layers_and_no_grad(network: nn.Module) -> None:
+    network[0].requires_grad_(False)
+    with torch.no_grad():
+        found = gradient_norms(network.eval(), torch.ones(4, 6), loss)
+    assert "0.weight" not in found.parameters
+    assert found.layers[0].norm > 0
+
+
+def test_what_the_loss_does_not_reach_has_none() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.aside = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            self.aside(input)
+            return self.used(input)
+
+    found = gradient_norms(Two(), torch.ones(1, 2), torch.sum)
+    assert {layer.name: layer.norm is None for layer in found.layers} == {
+        "aside": True, "used": False,
+    }  # fmt: skip
+    assert set(found.parameters) == {"used.weight", "used.bias"}
+
+
+def test_recomputed_activations_count_once() -> None:
+    torch.manual_seed(0)
+    plain = models.create("resnet-8", width=4, num_classes=3)
+    sparing = copy.deepcopy(plain)
+    sparing.gradient_checkpointing = True
+    data = torch.randn(4, 3, 8, 8)
+    one, two = gradient_norms(plain, data, loss), gradient_norms(sparing, data, loss)
+    assert [layer.call for layer in two.layers] == [1] * len(one.layers)
+    assert [x.norm for x in two.layers] == pytest.approx([x.norm for x in one.layers], rel=1e-5)
+
+
+def test_bad_loss(network: nn.Module) -> None:
+    with pytest.raises(ValueError, match=r"loss of one number .* got \[4, 3\]"):
+        gradient_norms(network, torch.ones(4, 6), lambda output: output)
+    with pytest.raises(ValueError, match=r"got 1\.5"):
+        gradient_norms(network, torch.ones(4, 6), lambda output: 1.5)

@@ -1,0 +1,285 @@
+"""Statistics of activations by hooks, against closed forms and against all data at once."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import mpelu
+from mpelu.lab.inspect import LayerStatistics, activation_statistics, streams
+from mpelu.models.activations import SReLU
+
+
+def state(model: nn.Module) -> list[bytes]:
+    return [value.detach().numpy().tobytes() for value in model.state_dict().values()]
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def only(model: nn.Module, batches: object, **options: object) -> LayerStatistics:
+    (row,) = activation_statistics(model, batches, **options)
+    return row
+
+
+@pytest.fixture
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        mpelu.MPELU(8),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(8 * 9, 5),
+    )
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.25, 1.0), (2.0, 0.5)])
+def test_gaussian_inputs_give_the_moments_in_closed_form(alpha: float, beta: float) -> None:
+    torch.manual_seed(1)
+    row = only(mpelu.MPELU(1, alpha, beta), torch.randn(1_000_000, 1))
+    mean, second = (each.item() for each in mpelu.moments(alpha, beta))
+    assert row.mean == pytest.approx(mean, abs=4e-3)
+    assert row.variance == pytest.approx(second - mean**2, rel=1e-2)
+    assert row.linear_share == pytest.approx(0.5, abs=2e-3)
+    cutoff = math.log(0.01 / (alpha * beta)) / beta
+    expected = 0.5 * math.erfc(-cutoff / math.sqrt(2))
+    assert row.saturated_share == pytest.approx(expected, abs=1e-5 + 5 * expected**0.5 / 1000)
+    assert (row.dead_share, row.never_positive_share) == (0, 0)
+
+
+def test_saturation_by_hand() -> None:
+    values = torch.tensor([[-5.0], [-4.7], [-4.5], [-1.0], [0.0], [3.0]])  # e^-4.605 = 0.01
+    assert only(nn.ELU(), values).saturated_share == pytest.approx(2 / 6)
+    assert only(nn.ReLU(), values).saturated_share == pytest.approx(5 / 6)
+    assert only(nn.LeakyReLU(0.1), values).saturated_share == 0
+    assert only(mpelu.MPELU(1, alpha=0.0), values).saturated_share == pytest.approx(5 / 6)
+    assert only(nn.ELU(), values).linear_share == pytest.approx(1 / 6)
+
+
+def test_saturation_by_channel() -> None:
+    module = mpelu.MPELU(2, alpha=[1.0, 100.0])
+    assert only(module, torch.full((3, 2, 4, 4), -5.0)).saturated_share == 0.5
+
+
+@pytest.mark.parametrize("module", [nn.Sigmoid(), nn.Tanh(), nn.GELU(), nn.Softplus(), nn.SiLU()])
+def test_slopes_of_other_activations_are_asked_of_autograd(module: nn.Module) -> None:
+    values = torch.linspace(-9, 9, 501).reshape(-1, 1)
+    leaf = values.clone().requires_grad_()
+    module(leaf).sum().backward()
+    row = only(module, values)
+    assert row.kind == "activation"
+    assert row.saturated_share == (leaf.grad.abs() < 0.01).double().mean().item()
+    assert 0 < row.saturated_share < 1
+
+
+def test_an_activation_of_the_users_own_is_known_by_what_it_does() -> None:
+    class Square(nn.Module):
+        calls = 0
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return input**2
+
+    module = Square()
+    row = only(module, torch.tensor([[0.001], [1.0], [-1.0]]))
+    assert (row.kind, row.saturated_share) == ("activation", pytest.approx(1 / 3))
+    assert module.calls == 1
+    assert only(SReLU(4), torch.randn(8, 4, 2, 2)).kind == "activation"
+
+
+def test_dead_channels() -> None:
+    inputs = torch.tensor([[-1.0, -1.0, 2.0], [-3.0, -3.0, -1.0]])
+    inputs[:, 1] = -100.0
+    relu = only(nn.ReLU(), inputs)
+    assert (relu.dead_share, relu.never_positive_share) == (pytest.approx(2 / 3),) * 2
+    elu = only(nn.ELU(), inputs)
+    assert elu.dead_share == pytest.approx(1 / 3)  # -1 throughout, saturated beyond float32
+    assert elu.never_positive_share == pytest.approx(2 / 3)
+    # A channel that comes alive in a later batch is not dead.
+    assert only(nn.ReLU(), [inputs[1:], torch.ones(1, 3)]).dead_share == 0
+    # One value a channel can't vary.
+    assert only(nn.ReLU(), inputs[:1]).dead_share is None
+
+
+def test_kinds_in_order(network: nn.Module) -> None:
+    rows = activation_statistics(network, torch.randn(4, 3, 8, 8))
+    kinds = ["conv", "norm", "activation", "pool", "dropout", "other", "linear"]
+    assert [row.kind for row in rows] == kinds
+    assert [row.name for row in rows] == [str(index) for index in range(7)]
+    assert rows[0].linear_share is rows[0].dead_share is rows[0].saturated_share is None
+    assert rows[0].count == 4 * 8 * 6 * 6
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    offset=st.sampled_from([0.0, 1e3, -1e6]),
+    chunk=st.sampled_from([1, 7, 2**21]),
+    seed=st.integers(0, 1000),
+)
+def test_any_split_into_batches_gives_the_same(
+    sizes: list[int], offset: float, chunk: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    data = torch.randn(sum(sizes), 3, 2, generator=generator, dtype=torch.float64) + offset
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "_CHUNK", chunk)
+        split = only(nn.ELU(), data.split(sizes))
+    output = nn.functional.elu(data)
+    assert split.mean == pytest.approx(output.mean().item(), rel=1e-12, abs=1e-13)
+    assert split.variance == pytest.approx(output.var(correction=0).item(), rel=1e-9)
+    assert split.count == data.numel()
+    assert split.linear_share == (data > 0).double().mean().item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_float64(dtype: torch.dtype) -> None:
+    values = (torch.rand(100_000, 1) + 200).to(dtype)
+    row = only(nn.ReLU(), values.split(999))
+    assert row.mean == pytest.approx(values.double().mean().item(), rel=1e-13)
+    assert row.variance == pytest.approx(values.double().var(correction=0).item(), rel=1e-9)
+
+
+def test_in_place_layers_are_seen_before_and_after() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.ELU(inplace=True), mpelu.MPELU(6, inplace=True))
+    plain = nn.Sequential(model[0], nn.ELU(), mpelu.MPELU(6))
+    data = torch.randn(32, 6)
+    assert activation_statistics(model, data) == activation_statistics(plain, data)
+
+
+def test_a_model_that_starts_in_place_leaves_the_batch_alone() -> None:
+    data = torch.randn(8, 2)
+    kept = data.clone()
+    only(nn.ReLU(inplace=True), data)
+    assert torch.equal(data, kept)
+
+
+def test_every_call_of_a_shared_module_has_its_row() -> None:
+    act = nn.ReLU()
+    model = nn.Sequential(act, nn.Linear(4, 4), act)
+    data = torch.randn(64, 4)
+    rows = activation_statistics(model, data.split(10))
+    assert [(row.name, row.call) for row in rows] == [("0", 1), ("1", 1), ("0", 2)]
+    assert rows[0].mean == pytest.approx(data.relu().mean().item(), rel=1e-5)
+    assert rows[2].mean == pytest.approx(model(data).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "mixed"])
+def test_the_model_is_left_as_it_was(network: nn.Module, mode: str) -> None:
+    network.train(mode != "eval")
+    if mode == "mixed":
+        network[1].eval()
+    batches = [torch.randn(4, 3, 8, 8) for _ in range(2)]
+    network[0].weight.grad = torch.ones_like(network[0].weight)
+    modes = [module.training for module in network.modules()]
+    before, random = state(network), torch.get_rng_state()
+    activation_statistics(network, batches)
+    assert state(network) == before
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [module.training for module in network.modules()] == modes
+    assert network[0].weight.grad.unique().tolist() == [1]
+    assert network[6].weight.grad is None
+    assert hooks(network) == 0
+
+
+def test_train_mode_uses_the_batch_and_drops(network: nn.Module) -> None:
+    data = 5 * torch.randn(16, 3, 8, 8) + 3
+    trained = activation_statistics(network.train(), data)
+    assert trained[1].variance == pytest.approx(1, rel=1e-3)
+    assert activation_statistics(network.eval(), data)[1].variance > 2
+
+
+def test_an_error_in_the_model_leaves_nothing_behind(network: nn.Module) -> None:
+    network.train()
+    before, random = state(network), torch.get_rng_state()
+    with pytest.raises(RuntimeError):
+        activation_statistics(network, [torch.ones(2, 3, 8, 8), torch.ones(2, 3, 9, 12)])
+    assert state(network) == before
+    assert torch.equal(torch.get_rng_state(), random)
+    assert hooks(network) == 0
+
+
+def test_outputs_that_are_no_real_tensor_are_passed_over() -> None:
+    class Two(nn.Module):
+        def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return input, input
+
+    class Whole(nn.Module):
+        def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return pair[0].long()
+
+    rows = activation_statistics(nn.Sequential(nn.ReLU(), Two(), Whole()), torch.randn(3, 3))
+    assert [row.type for row in rows] == ["ReLU"]
+
+
+def test_keyword_and_positional_batches() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return self.act(input=a + b)
+
+    one = torch.ones(2, 2)
+    for batch in [(one, one), {"a": one, "b": one}]:
+        row = only(Sum(), [batch])
+        assert (row.mean, row.linear_share) == (2.0, 1.0)
+
+
+def test_chosen_layers_also_with_parts(network: nn.Module) -> None:
+    model = nn.Sequential(network)
+    rows = activation_statistics(model, torch.randn(2, 3, 8, 8), layers=["0.2", "0"])
+    assert [(row.name, row.kind) for row in rows] == [("0", "block"), ("0.2", "activation")]
+    with pytest.raises(ValueError, match=r"got '0\.22' \(closest: '0\.2'\)"):
+        activation_statistics(model, torch.randn(2, 3, 8, 8), layers=["0.22"])
+
+
+def test_compiled_models_are_watched(network: nn.Module) -> None:
+    data = torch.randn(4, 3, 8, 8)
+    network.eval()
+    compiled = torch.compile(copy.deepcopy(network))
+    assert activation_statistics(compiled, data) == activation_statistics(network, data)
+
+
+def test_values_that_overflowed_are_told_as_such() -> None:
+    row = only(nn.ReLU(), torch.full((2, 2), 1e38), layers=None)
+    assert math.isfinite(row.variance)  # in float64 it does not overflow
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU())
+    nn.init.constant_(model[0].weight, 1e38)
+    rows = activation_statistics(model, torch.full((4, 2), 1e10))
+    assert math.isinf(rows[0].mean) or math.isnan(rows[0].mean)
+    assert rows[1].linear_share == 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "at least one batch, got none"),
+        (torch.empty(0, 3), r"batches with values, got one of shape \[0, 3\]"),
+        ([torch.empty(2, 3, device="meta")], "batches with memory, got one on meta"),
+        ([torch.tensor([[math.nan]])], "finite inputs"),
+        ([("a", 1)], "tensors as inputs"),
+    ],
+)
+def test_bad_batches(batches: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        activation_statistics(nn.ReLU(), batches)
+
+
+def test_bad_models() -> None:
+    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got builtin_function"):
+        activation_statistics(torch.relu, torch.ones(1))
+    with pytest.raises(ValueError, match=r"got 0\.weight on meta"):
+        activation_statistics(nn.Sequential(nn.Linear(2, 2, device="meta")), torch.ones(1, 2))
+    with pytest.raises(ValueError, match="got a lazy weight"):
+        activation_statistics(nn.LazyLinear(2), torch.ones(1, 2))
