@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from mpelu.lab.commands import models
+from mpelu.lab.commands import list as recipe_list
+from mpelu.lab.commands import models, reproduce
 from mpelu.lab.errors import UserError
 
-COMMANDS = (models,)
+COMMANDS = (models, recipe_list, reproduce)
 
 
 class _Parser(argparse.ArgumentParser):

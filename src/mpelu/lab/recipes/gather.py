@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mpelu.lab import runs
 from mpelu.lab.errors import UserError
@@ -12,7 +13,7 @@ from mpelu.lab.runs import Run
 from mpelu.lab.train.config import Config, difference
 
 ENDED = ("finished", "diverged")
-_ELSEWHERE = {"data_dir": None, "threads": None, "device": "auto"}
+_ELSEWHERE: dict[str, Any] = {"data_dir": None, "threads": None, "device": "auto"}
 """Fields that say where a run runs, not what it is."""
 
 

@@ -123,8 +123,9 @@ class Recipe:
         return found
 
     def runs(self, options: Options) -> list[NamedRun]:
-        """Every run at this scale, seed by seed, so that each setting has one before any has two."""
+        """Every run at this scale, seed by seed: each setting has one before any has two."""
         count = self.seed_count(options)
+        settings = self.at_scale(options)
         return [
             NamedRun(
                 name=f"{each.setting.name}-seed{seed}",
@@ -134,7 +135,7 @@ class Recipe:
                 shrunk=each.shrunk,
             )
             for seed in range(count)
-            for each in self.at_scale(options)
+            for each in settings
             if each.config is not None
         ]
 

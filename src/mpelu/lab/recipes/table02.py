@@ -1,4 +1,4 @@
-"""Table 2: the 15-layer network on ImageNet by activation, initial values, decay, initialization."""
+"""Table 2: the 15-layer network on ImageNet by activation, its start, decay, initialization."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ def make(model: nn.Module, config: Config, channels: int, size: int) -> torch.op
         weight_decay=config.weight_decay,
         lr_mult=config.activation_lr_mult,
         decay_mult=config.activation_decay_mult,
+        beta_decay_mult=config.beta_decay_mult,
+        prelu_decay_mult=config.activation_decay_mult,
         bias_lr_mult=config.bias_lr_mult,
         bias_decay_mult=config.bias_decay_mult,
         layers=layers,
     )
-    return torch.optim.SGD(
-        groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov
-    )
+    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
