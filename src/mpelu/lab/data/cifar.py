@@ -67,7 +67,8 @@ def _labels(value: Any, count: int, classes: int, name: str) -> list[int]:
 def _classes(archive: Archive, files: Mapping[str, bytes]) -> tuple[str, ...]:
     (name,) = archive.meta
     value = unpickle.read(files[name], name).get(archive.names)
-    good = isinstance(value, list) and all(isinstance(each, bytes) for each in value)
-    if not good or len(value) != archive.classes:
+    names = value if isinstance(value, list) else []
+    texts = tuple(each.decode("utf-8", "replace") for each in names if isinstance(each, bytes))
+    if len(names) != archive.classes or len(texts) != archive.classes:
         raise UserError(f"{name}: expected {archive.classes} names of classes, got {value!r:.80}")
-    return tuple(each.decode("utf-8", "replace") for each in value)
+    return texts

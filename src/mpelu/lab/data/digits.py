@@ -16,7 +16,7 @@ def read() -> tuple[Pictures, Pictures]:
     In the order of their classes every fifth image is for testing, so each class gives its fifth.
     Both sets then keep the order of the file. Values 0..16 become 0..255.
     """
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     file = load_digits()
     images = torch.from_numpy(file.images).mul(255 / 16).round().to(torch.uint8)[:, None]

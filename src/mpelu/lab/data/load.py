@@ -7,14 +7,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mpelu.lab.data import cifar, digits, preprocess
+from mpelu.lab.data import cifar, digits, folder, preprocess
 from mpelu.lab.data.dataset import Dataset
 from mpelu.lab.data.memory import Memory
 from mpelu.lab.data.pictures import CHUNK, Pictures, combined
 from mpelu.lab.data.preprocess import Preprocess, fitted_once
-from mpelu.lab.data.shapes import sides
+from mpelu.lab.data.shapes import CHANNELS, sides
+from mpelu.lab.data.workers import Decoded, Reader
 from mpelu.lab.errors import UserError
 from mpelu.lab.train.config import Config
+
+SAMPLED = 10_000
+"""Images of a folder that preprocessing is fitted on, at most."""
 
 
 def load(
@@ -44,6 +48,8 @@ def load(
     if config.data_dir is None:
         raise UserError(f"data_dir: expected a folder for {config.data}, got none")
     data_dir = Path(config.data_dir).expanduser()
+    if config.data == "folder":
+        return _from_files(config, device, *folder.find(data_dir))
     return _in_memory(
         config, device, *cifar.read(config.data, data_dir, mirror=mirror, quiet=quiet)
     )
@@ -83,6 +89,40 @@ def _in_memory(
         preprocess=fitted,
         train=Memory(train, fitted, device),
         test=Memory(test, fitted, device),
+        augment=config.augment,
+        device=device,
+    )
+
+
+def _from_files(
+    config: Config,
+    device: torch.device,
+    train: folder.Files,
+    test: folder.Files,
+    classes: tuple[str, ...],
+) -> Dataset:
+    whole, size = sides(config)
+    train, test = train.first(config.train_limit), test.first(config.test_limit)
+    prints = train.fingerprint(), test.fingerprint()
+    pin = device.type == "cuda"
+    train_reader, test_reader = (
+        Reader(files, whole, CHANNELS["folder"], pin=pin) for files in (train, test)
+    )
+    if config.preprocess == "none":
+        parts = preprocess.fit("none", ())
+    else:
+        sample = (images.to(device) for images in train_reader.sample(SAMPLED))
+        parts = fitted_once(config, prints[0], CHANNELS["folder"], sample)
+    fitted = Preprocess(config.preprocess, parts, size).to(device)
+    return Dataset(
+        name=config.data,
+        classes=classes,
+        channels=CHANNELS["folder"],
+        whole=whole,
+        fingerprint=combined(prints, classes),
+        preprocess=fitted,
+        train=Decoded(train_reader, fitted, device),
+        test=Decoded(test_reader, fitted, device),
         augment=config.augment,
         device=device,
     )

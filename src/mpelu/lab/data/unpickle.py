@@ -1,8 +1,8 @@
 """Reads the pickles of CIFAR without letting them run code.
 
-Those files, written by Python 2, hold dicts, lists, byte strings, whole numbers and uint8 arrays. An
-array names three things of numpy; each is answered by a stand-in that only keeps what it is given.
-Any other name is refused, so no function of any library is ever called by a file.
+Those files, written by Python 2, hold dicts, lists, byte strings, whole numbers and uint8 arrays.
+An array names three things of numpy; each is answered by a stand-in that only keeps what it is
+given. Any other name is refused, so no function of any library is ever called by a file.
 """
 
 from __future__ import annotations
