@@ -21,7 +21,7 @@ class Divergence:
     """activation, loss or gradient."""
 
     def __str__(self) -> str:
-        where = "" if self.quantity == "loss" else f" of {self.module}"
+        where = f" of {self.module}" if self.module else ""
         return f"diverged at step {self.step}: the {self.quantity}{where} isn't finite"
 
     def to_json(self) -> dict[str, Any]:

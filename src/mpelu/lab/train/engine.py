@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from mpelu.lab import data
 from mpelu.lab.errors import UserError
 from mpelu.lab.train import (
-    checkpoint,
     environment,
     events,
     files,
     folder,
-    network,
-    optimizer,
     settings,
     signals,
 )
 from mpelu.lab.train.config import Config, difference
-from mpelu.lab.train.distributed import World, join
+from mpelu.lab.train.distributed import World
 from mpelu.lab.train.divergence import Divergence
 from mpelu.lab.train.lock import lock
 from mpelu.lab.train.log import NAMES, Lines
 from mpelu.lab.train.loop import Loop
-from mpelu.lab.train.order import batches_of
+from mpelu.lab.train.prepare import Prepared, prepare, session
 from mpelu.lab.train.progress import display
-from mpelu.lab.train.randomness import mix
-from mpelu.lab.train.schedule import Schedule
-from mpelu.lab.train.step import Stepper
-
-_EXAMPLES = 128
-"""Images for an initialization that measures."""
+from mpelu.lab.train.recovery import take_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,9 +67,9 @@ def train(
     Example:
         >>> outcome = train(Config(epochs=2), Path("run"))
     """
-    with _session(config) as world:
+    with session(config) as world:
         world.on_main(lambda: folder.check_new(out))
-        prepared = _prepare(config, world, mirror, quiet, tensorboard)
+        prepared = prepare(config, world, mirror, quiet, tensorboard)
         about = settings.describe(
             config,
             prepared.dataset,
@@ -99,7 +87,8 @@ def train(
                 print(settings.block(about), flush=True)
 
         world.on_main(start)
-        return _run(prepared, out, quiet, tensorboard)
+        with _locked(world, out):
+            return _run(prepared, out, quiet, tensorboard)
 
 
 def resume(
@@ -126,88 +115,29 @@ def resume(
         >>> outcome = resume(Path("run"))
     """
     before = folder.read_config(run)
-    config = replace(before, **dict(changes or {}))  # type: ignore[arg-type]
+    config = Config.from_values({**asdict(before), **(changes or {})})
     different = difference(before, replace(config, data_dir=before.data_dir))
     if different:
         raise UserError(
             f"{run}: expected the settings the run began with, got {'; '.join(different)}"
         )
-    with _session(config) as world:
+    with session(config) as world, _locked(world, run):
         ended = world.gather(_ended(run))[0]
         if ended is not None:
             if not quiet and world.is_main:
                 print(f"{run} has ended: {ended.message}", flush=True)
             return ended
-        prepared = _prepare(config, world, mirror, quiet, tensorboard)
+        prepared = prepare(config, world, mirror, quiet, tensorboard)
         world.on_main(lambda: folder.check_data(run, prepared.dataset))
-        return _run(prepared, run, quiet, tensorboard)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Prepared:
-    config: Config
-    dataset: data.Dataset
-    stepper: Stepper
-    optimizer: torch.optim.Optimizer
-    schedule: Schedule
+        return _run(prepared, run, quiet, tensorboard, resumed=True)
 
 
 @contextlib.contextmanager
-def _session(config: Config) -> Iterator[World]:
-    """Leaves random numbers, threads and settings of the caller as they were."""
-    threads = torch.get_num_threads()
-    deterministic = torch.backends.cudnn.deterministic
-    with join(config.device) as world, torch.random.fork_rng():
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        torch.backends.cudnn.deterministic = True
-        try:
-            yield world
-        finally:
-            torch.set_num_threads(threads)
-            torch.backends.cudnn.deterministic = deterministic
-
-
-def _prepare(
-    config: Config, world: World, mirror: str | None, quiet: bool, tensorboard: bool
-) -> _Prepared:
-    """All that can fail, before anything is written."""
-    if tensorboard:
-        events.check()
-    # The network's name is looked up before what may be a long download.
-    network.check_name(config)
-    dataset = world.in_turn(
-        lambda: data.load(config, world.device, mirror=mirror, quiet=quiet or not world.is_main)
-    )
-    example = _example(config, dataset) if config.init == "lsuv" else None
-    channels, size = dataset.channels, dataset.size
-    model = network.build(config, len(dataset.classes), channels, size, example)
-    schedule = Schedule.of(config, dataset.train_count)
-    network.check_size(model, channels, size, _smallest_part(config, dataset, world))
-    sgd = optimizer.make(model, config, channels, size)
-    model.to(world.device)
-    if config.channels_last:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if config.compile:
-        model.compile()
-    stepper = Stepper.around(model, config, world, schedule.steps)
-    return _Prepared(
-        config=config, dataset=dataset, stepper=stepper, optimizer=sgd, schedule=schedule
-    )
-
-
-def _example(config: Config, dataset: data.Dataset) -> torch.Tensor:
-    first = batches_of(dataset.train_count, config.batch_size, config.seed, 1)[0][:_EXAMPLES]
-    seed = mix(config.seed, 1, "augment")
-    images, _ = next(iter(dataset.train([first], seed)))
-    return images.cpu()
-
-
-def _smallest_part(config: Config, dataset: data.Dataset, world: World) -> int:
-    """Images in the smallest part of a batch that some process computes at a time."""
-    last = dataset.train_count % config.batch_size or config.batch_size
-    smallest = min(last, config.batch_size, dataset.train_count)
-    return max(1, smallest // world.size // config.accumulate)
+def _locked(world: World, run: Path) -> Iterator[None]:
+    """The main process holds the lock for all."""
+    with contextlib.ExitStack() as stack:
+        world.on_main(lambda: stack.enter_context(lock(run)))
+        yield
 
 
 def _ended(run: Path) -> Outcome | None:
@@ -224,10 +154,11 @@ def _ended(run: Path) -> Outcome | None:
     )
 
 
-def _run(prepared: _Prepared, run: Path, quiet: bool, tensorboard: bool) -> Outcome:
+def _run(
+    prepared: Prepared, run: Path, quiet: bool, tensorboard: bool, *, resumed: bool = False
+) -> Outcome:
     world = prepared.stepper.world
     with contextlib.ExitStack() as stack:
-        world.on_main(lambda: stack.enter_context(lock(run)))
         loop = Loop(
             config=prepared.config,
             dataset=prepared.dataset,
@@ -238,7 +169,10 @@ def _run(prepared: _Prepared, run: Path, quiet: bool, tensorboard: bool) -> Outc
             signals=stack.enter_context(signals.caught()),
         )
         try:
-            _take_up(loop, quiet)
+            if resumed:
+                take_up(loop, quiet)
+            elif world.is_main:
+                loop.logs = {name: Lines(run / name, 0) for name in NAMES}
             loop.display = display(
                 quiet or not world.is_main, prepared.schedule.steps, loop.state.step
             )
@@ -258,50 +192,16 @@ def _run(prepared: _Prepared, run: Path, quiet: bool, tensorboard: bool) -> Outc
             raise
 
 
-def _take_up(loop: Loop, quiet: bool) -> None:
-    """Restores the newest checkpoint that can be used and cuts the logs to what it knows."""
-    world = loop.stepper.world
-    say: Callable[[str], None] = print if world.is_main else lambda text: None
-    lengths: dict[str, Any] = dict.fromkeys(NAMES, 0)
-    damaged = []
-    if world.is_main:
-        files.remove_temporary(loop.run)
-        files.remove_temporary(loop.run / checkpoint.FOLDER)
-    found = False
-    for path in list(checkpoint.candidates(loop.run)):
-        try:
-            contents = checkpoint.load(path)
-            loop.restore(contents)
-        except checkpoint.Damaged as error:
-            say(f"{path} can't be used: {error}")
-            damaged.append(path)
-            continue
-        lengths = contents["lengths"]
-        found = True
-        break
-    if damaged and not found:
-        raise UserError(f"{loop.run}: expected a checkpoint that can be used, got none")
-    world.gather(None)
-    if not world.is_main:
-        return
-    for path in damaged:
-        checkpoint.set_aside(path)
-    if found and loop.state.best_step == loop.state.step:
-        checkpoint.mark_best(loop.run, loop.state.step)
-    loop.logs = {name: Lines(loop.run / name, lengths[name]) for name in NAMES}
-    if not quiet and found:
-        print(f"going on after step {loop.state.step}", flush=True)
-
-
 def _finish(loop: Loop, ended: Divergence | int | None) -> Outcome:
     """Writes how the run ended and tells it."""
     state, code, more = "finished", 0, {}
     errors = loop.state.errors()
-    message = f"finished after {loop.state.step} steps: test error {errors['test_error']:.2f} %"
-    if isinstance(ended, Divergence):
+    if ended is None:
+        message = f"finished after {loop.state.step} steps: test error {errors['test_error']:.2f} %"
+    elif isinstance(ended, Divergence):
         state, message = "diverged", str(ended)
         more = {"diverged": ended.to_json()}
-    elif ended is not None:
+    else:
         state, code = "interrupted", 128 + ended
         name = signal.Signals(ended).name
         message = f"interrupted by {name} after step {loop.state.step}; --resume goes on"

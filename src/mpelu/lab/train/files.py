@@ -13,10 +13,15 @@ from mpelu.lab.errors import UserError
 TEMPORARY = ".tmp"
 
 
-def write(path: Path, data: bytes | str) -> None:
+def write(path: Path, data: bytes | str, *, lasting: bool = True) -> None:
     """Writes a temporary file beside the path, syncs it, renames it to the path.
 
     Whatever happens on the way, the path holds what it held before or all of the data.
+
+    Args:
+        path: of the file.
+        data: all of it.
+        lasting: also through a loss of power; without, no time is spent on waiting for the disk.
 
     Raises:
         OSError: and the temporary file is gone.
@@ -26,17 +31,19 @@ def write(path: Path, data: bytes | str) -> None:
         with open(temporary, "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(path.parent)
+    if lasting:
+        sync_folder(path.parent)
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    write(path, json.dumps(value, indent=1) + "\n")
+def write_json(path: Path, value: dict[str, Any], *, lasting: bool = True) -> None:
+    write(path, json.dumps(value, indent=1) + "\n", lasting=lasting)
 
 
 def link(source: Path, path: Path) -> None:

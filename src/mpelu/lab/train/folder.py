@@ -31,11 +31,13 @@ def check_new(out: Path) -> None:
 @contextlib.contextmanager
 def made(out: Path) -> Iterator[Path]:
     """Gives a hidden folder to write to, which becomes `out` in one step if all goes well."""
-    hidden = out.resolve().with_name(f".{out.resolve().name}.{os.getpid()}")
+    place = out.resolve()
+    hidden = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         hidden.mkdir(parents=True)
         yield hidden
-        hidden.rename(out)
+        hidden.rename(place)
+        files.sync_folder(place.parent)
     except OSError as error:
         raise UserError(f"{out}: can't be made: {error.strerror or error}") from error
     finally:
@@ -97,4 +99,4 @@ def check_data(run: Path, dataset: Dataset) -> None:
 def write_status(run: Path, state: str, **values: Any) -> None:
     """Writes status.json."""
     about = {"pid": os.getpid(), "host": socket.gethostname(), "updated": time.time()}
-    files.write_json(run / "status.json", {"state": state, **values, **about})
+    files.write_json(run / "status.json", {"state": state, **values, **about}, lasting=False)

@@ -19,7 +19,7 @@ class Lines:
     """
 
     def __init__(self, path: Path, length: int) -> None:
-        self._file = open(path, "ab")
+        self._file = open(path, "ab")  # noqa: SIM115
         self._file.truncate(length)
 
     def write(self, row: dict[str, Any]) -> None:

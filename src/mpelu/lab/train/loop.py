@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,59 +24,11 @@ from mpelu.lab.train.order import batches_of
 from mpelu.lab.train.progress import Quiet
 from mpelu.lab.train.randomness import mix
 from mpelu.lab.train.schedule import Schedule
+from mpelu.lab.train.state import State, Tally, hash_of
 from mpelu.lab.train.step import Stepper, Sums
 
 if TYPE_CHECKING:
     from mpelu.lab.data import Dataset
-
-
-@dataclass(kw_only=True, slots=True)
-class Tally:
-    """Sums of loss and errors over samples."""
-
-    loss: float = 0.0
-    wrong: float = 0.0
-    count: float = 0.0
-
-    def add(self, loss: float, wrong: float, count: float) -> None:
-        self.loss += loss
-        self.wrong += wrong
-        self.count += count
-
-    def means(self) -> tuple[float, float]:
-        """Mean loss, and error in %."""
-        return self.loss / max(1, self.count), 100 * self.wrong / max(1, self.count)
-
-
-@dataclass(kw_only=True, slots=True)
-class State:
-    """Where a run stands, besides weights, optimizer and logs."""
-
-    step: int = 0
-    test_error: float | None = None
-    best_error: float | None = None
-    best_step: int | None = None
-    since_epoch: Tally = field(default_factory=Tally)
-    since_log: Tally = field(default_factory=Tally)
-
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> State:
-        tallies = {name: Tally(**values[name]) for name in ("since_epoch", "since_log")}
-        return cls(**{**values, **tallies})
-
-    def errors(self) -> dict[str, Any]:
-        """For status.json."""
-        return {
-            "test_error": self.test_error,
-            "best_error": self.best_error,
-            "best_step": self.best_step,
-        }
-
-
-def hash_of(config: Config) -> str:
-    """Of all that decides the weights: where the data lie doesn't."""
-    values = {name: value for name, value in asdict(config).items() if name != "data_dir"}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -98,6 +48,8 @@ class Loop:
     events: Events | None = None
     seconds: float = 0.0
     """Of training since the last line of the log, without tests and checkpoints."""
+    images: float = 0.0
+    """Trained on in those seconds."""
 
     @property
     def is_main(self) -> bool:
@@ -124,7 +76,7 @@ class Loop:
             raise checkpoint.Damaged(str(error).splitlines()[0]) from None
 
     def save(self) -> None:
-        """Writes a checkpoint of the state at hand, unless there is one."""
+        """Writes a checkpoint of the state at hand."""
         if not self.is_main:
             return
         step = self.state.step
@@ -168,11 +120,14 @@ class Loop:
         )[self.schedule.position(self.state.step) :][: self.schedule.steps - self.state.step]
         parts = (part for batch in batches for part in self.stepper.parts(batch))
         stream = iter(self.dataset.train(parts, seed))
+        stopped = None
         for batch in batches:
             stopped = self._step(batch, stream, seed)
             if stopped is not None:
-                return stopped
-        return None
+                break
+        if isinstance(stream, Generator):
+            stream.close()
+        return stopped
 
     def _step(
         self, batch: Tensor, stream: Iterator[tuple[Tensor, Tensor]], seed: int
@@ -192,6 +147,7 @@ class Loop:
         for tally in (self.state.since_epoch, self.state.since_log):
             tally.add(loss, wrong, count)
         self.seconds += time.perf_counter() - began
+        self.images += count
         stop = signal.SIGINT if interrupts else signal.SIGTERM if terminations else None
         self._after(lr, stop is not None)
         return stop
@@ -206,7 +162,7 @@ class Loop:
         """What follows a step."""
         state, schedule = self.state, self.schedule
         loss, error = state.since_log.means()
-        speed = state.since_log.count / max(self.seconds, 1e-9)
+        speed = self.images / max(self.seconds, 1e-9)
         self.display.step(state.step, schedule.epoch(state.step), loss, error, speed)
         if schedule.logs(state.step):
             self._log(loss, error, lr, speed)
@@ -235,7 +191,7 @@ class Loop:
         if self.events is not None:
             self.events.write(row)
         self.state.since_log = Tally()
-        self.seconds = 0.0
+        self.seconds = self.images = 0.0
 
     def _test(self, lr: float) -> None:
         model, world, state = self.stepper.model, self.stepper.world, self.state

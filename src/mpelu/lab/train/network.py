@@ -64,7 +64,7 @@ def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
                 f"got {config.model}"
             )
         # After the network is made, not as its option: initialization follows the plain network.
-        model.gradient_checkpointing = True
+        model.gradient_checkpointing = True  # type: ignore[assignment]
     return model
 
 
@@ -119,7 +119,7 @@ def _plain_forward(model: nn.Module) -> Iterator[None]:
     if kept is None:
         yield
         return
-    model.gradient_checkpointing = False
+    model.gradient_checkpointing = False  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -54,7 +54,9 @@ def load_network(run: Path, which: str = "final") -> Restored:
         channels, size = about["channels"], about["size"]
         fitted = load_file(run / "preprocess.safetensors")
     except (KeyError, TypeError, OSError, SafetensorError) as error:
-        raise UserError(f"{run}: expected data.json and preprocess.safetensors, got {error}") from error
+        raise UserError(
+            f"{run}: expected data.json and preprocess.safetensors, got {error}"
+        ) from error
     model = network.create(config, len(classes), channels, size)
     source, weights = _weights(run, which)
     try:

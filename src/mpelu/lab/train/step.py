@@ -27,6 +27,9 @@ COMPANION = 0.1
 """Weight of each companion loss of a deeply-supervised net at the start; it falls to 0 linearly."""
 
 
+SMALLEST_SCALE = 2.0**-14
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sums:
     """Over the samples of a batch that this process has."""
@@ -67,9 +70,7 @@ class Stepper:
         mine = share(batch, self.world.rank, self.world.size)
         return parts_of(mine, self.config.accumulate) or [batch[:1]]
 
-    def gradients(
-        self, step: int, batch: Tensor, stream: Iterator[tuple[Tensor, Tensor]]
-    ) -> Sums:
+    def gradients(self, step: int, batch: Tensor, stream: Iterator[tuple[Tensor, Tensor]]) -> Sums:
         """Leaves the gradients of the mean loss of the batch in the model's parameters.
 
         Args:
@@ -94,8 +95,10 @@ class Stepper:
             samples += len(labels)
         finite = torch.stack(totals).sum().isfinite()
         found = [finite.double()]
-        if self.scaler.is_enabled():  # the scaler skips steps whose gradients overflow
-            found.append(finite.double())
+        if self.scaler.is_enabled():
+            # The scaler skips a step whose gradients overflow and halves its scale. A scale that
+            # has become this small says that they do whatever the scale.
+            found.append(finite.double() * (self.scaler.get_scale() > SMALLEST_SCALE))
         else:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             found.append((finite & divergence.largest(gradients).isfinite()).double())
@@ -123,13 +126,13 @@ class Stepper:
             self.model,
             step,
             (images for images, _ in dataset.train(self.parts(batch), seed)),
-            self._logits,
+            lambda images: self._logits(self.model, images),
             loss_is_finite=loss_is_finite,
         )
         for each in self.world.gather(found):
             if each is not None:
                 return each
-        return Divergence(step=step, module="", quantity="loss")
+        return Divergence(step=step, module="", quantity="gradient")
 
     def _seed(self, step: int) -> None:
         torch.manual_seed(mix(self.config.seed, step, self.world.rank, "step"))
@@ -140,13 +143,13 @@ class Stepper:
             return self.wrapped.no_sync()
         return contextlib.nullcontext()
 
-    def _logits(self, images: Tensor) -> object:
+    def _logits(self, model: nn.Module, images: Tensor) -> object:
         with precision(self.config, self.world.device):
-            return self.wrapped(formatted(images, self.config))
+            return model(formatted(images, self.config))
 
     def _forward(self, step: int, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The sum of losses to learn from, that of the output alone, and the errors."""
-        output = self._logits(images)
+        output = self._logits(self.wrapped, images)
         logits, *companions = output if isinstance(output, tuple) else (output,)
         loss = F.cross_entropy(logits.float(), labels, reduction="sum")
         total = loss
