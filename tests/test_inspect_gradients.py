@@ -41,6 +41,7 @@ def test_as_backward_gives_them(network: nn.Module) -> None:
     for name, parameter in expected.named_parameters():
         assert found.parameters[name] == pytest.approx(parameter.grad.norm().item(), rel=1e-5)
     norms = [output.grad.norm().item() for output in outputs]
+    del norms[3]  # dropout, which hands on what it gets
     assert [layer.norm for layer in found.layers] == pytest.approx(norms, rel=1e-5)
     assert [layer.kind for layer in found.layers][:3] == ["linear", "norm", "activation"]
 

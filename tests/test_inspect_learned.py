@@ -14,6 +14,7 @@ from mpelu.lab.inspect import learned_parameters
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text("{}")
     folder = tmp_path / "activations"
     folder.mkdir()
     for epoch in (0, 5, 10):
@@ -72,8 +73,11 @@ def test_final_weights_alone(run: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="expected activations or final weights, got neither"):
+    with pytest.raises(UserError, match=r"expected a run folder with config\.json, got none"):
         learned_parameters(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    found = learned_parameters(tmp_path)
+    assert (found.epochs, found.history, found.final) == ((), {}, {})
 
 
 def test_damaged(run: Path) -> None:

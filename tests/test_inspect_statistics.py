@@ -283,3 +283,22 @@ def test_bad_models() -> None:
         activation_statistics(nn.Sequential(nn.Linear(2, 2, device="meta")), torch.ones(1, 2))
     with pytest.raises(ValueError, match="got a lazy weight"):
         activation_statistics(nn.LazyLinear(2), torch.ones(1, 2))
+
+
+def test_what_hands_on_the_output_of_another_has_no_row_unless_named() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.around, self.after = nn.Linear(2, 2), nn.Identity(), nn.Sequential()
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return self.after(self.conv(input) + self.around(input))
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), Residual(), Residual()).eval()
+    data = torch.ones(2, 2)
+    names = [row.name for row in activation_statistics(model, data)]
+    # `after` is where the sum, no layer's output, can be seen.
+    assert names == ["0", "2.conv", "2.after", "3.conv", "3.after"]
+    (row,) = activation_statistics(model, data, layers=["2.around"])
+    assert row.name == "2.around"
+    assert "1" in [row.name for row in activation_statistics(model.train(), data)]

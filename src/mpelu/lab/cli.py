@@ -6,11 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from mpelu.lab.commands import list as recipe_list
-from mpelu.lab.commands import models, reproduce
+from mpelu.lab.commands import eval, list, models, predict, reproduce, train
 from mpelu.lab.errors import UserError
 
-COMMANDS = (models, recipe_list, reproduce)
+COMMANDS = (train, eval, predict, list, reproduce, models)
 
 
 class _Parser(argparse.ArgumentParser):

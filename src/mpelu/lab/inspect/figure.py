@@ -19,8 +19,12 @@ _SHARES = {
     "never_positive_share": ("channels never above zero", "#999999"),
     "dead_share": ("channels dead", "#000000"),
 }
-_RESIDUAL_COLOURS = ("#08306b", "#2171b5", "#6baed6", "#9ecae1", "#c6dbef")
-_PARAMETERS = {"alpha": "#009e73", "beta": "#cc79a7", "weight": "#009e73"}
+_RESIDUAL_COLOURS = ("#440154", "#31688e", "#35b779", "#e0a500")
+_PARAMETERS = {
+    "alpha": {"color": "#009e73"},
+    "beta": {"color": "#cc79a7", "marker": "x"},
+    "weight": {"color": "#009e73"},
+}
 _NAMES = {"alpha": "alpha", "beta": "beta", "weight": "slope of PReLU"}
 _DEPTH = "convolutions and linear layers passed"
 
@@ -82,9 +86,18 @@ def _with_depth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _line(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) -> None:
-    style = {"marker": "o" if len(points) < 60 else ".", "markersize": 3, "linewidth": 1, **style}
-    axes.plot([x for x, _ in points], [y for _, y in points], **style)
+def _line(
+    axes: Axes, points: Sequence[tuple[float, float]], *, label: str, color: str, marker: str = "o"
+) -> None:
+    """Points, joined faintly: in residual networks they jump with their place in the block."""
+    x, y = [x for x, _ in points], [y for _, y in points]
+    axes.plot(x, y, color=color, linewidth=0.8, alpha=0.35)
+    size = 3.5 if len(points) < 100 else 1.5
+    axes.plot(x, y, color=color, linestyle="none", marker=marker, markersize=size, label=label)
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(frameon=True, framealpha=0.85, edgecolor="none", fontsize=8)
 
 
 def _moment(axes: Axes, *, rows: Sequence[dict[str, Any]], key: str, text: str) -> None:
@@ -97,7 +110,7 @@ def _moment(axes: Axes, *, rows: Sequence[dict[str, Any]], key: str, text: str) 
     axes.set_yscale("log")
     axes.set(title=text, xlabel=_DEPTH)
     if axes.lines:
-        axes.legend(frameon=False, fontsize=8)
+        _legend(axes)
 
 
 def _shares(axes: Axes, *, rows: Sequence[dict[str, Any]]) -> None:
@@ -106,7 +119,7 @@ def _shares(axes: Axes, *, rows: Sequence[dict[str, Any]]) -> None:
         if points:
             _line(axes, points, label=name, color=colour)
     axes.set(title="inputs of activations, and channels, in %", xlabel=_DEPTH, ylim=(-3, 103))
-    axes.legend(frameon=False, fontsize=8)
+    _legend(axes)
 
 
 def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, int], int]) -> None:
@@ -119,7 +132,7 @@ def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, 
         colour = _RESIDUAL_COLOURS[index % len(_RESIDUAL_COLOURS)]
         _line(axes, points, label=f"< {bound:g}", color=colour)
     axes.set(title="inputs with a Taylor residual below, in %", xlabel=_DEPTH, ylim=(-3, 103))
-    axes.legend(frameon=False, fontsize=8)
+    _legend(axes)
 
 
 def _by_depth(
@@ -138,10 +151,12 @@ def _by_depth(
         means = [(at, sum(v) / len(v)) for at, v in zip(x, values, strict=True) if v]
         low = [min(v, default=float("nan")) for v in values]
         high = [max(v, default=float("nan")) for v in values]
-        axes.fill_between(x, low, high, color=_PARAMETERS[name], alpha=0.2, linewidth=0)
-        _line(axes, means, label=_NAMES[name], color=_PARAMETERS[name])
-    axes.set(title="learned: mean over channels, least to greatest", xlabel=_DEPTH)
-    axes.legend(frameon=False, fontsize=8)
+        colour = _PARAMETERS[name]["color"]
+        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        _line(axes, means, label=_NAMES[name], **_PARAMETERS[name])
+    title = " and ".join(_NAMES[name] for name in names)
+    axes.set(title=f"{title}: mean over channels, least to greatest", xlabel=_DEPTH)
+    _legend(axes)
 
 
 def _over_training(

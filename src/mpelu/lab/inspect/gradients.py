@@ -84,7 +84,7 @@ def gradient_norms(
             output.register_hook(keep)
 
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    watch = Watch(model, lambda *_: None, after)
+    watch = Watch(model, lambda *_: None, after, repeats=layers is not None)
     chosen = find_layers("gradient_norms", model, layers)
     with torch.enable_grad(), undisturbed(model), watch.on(chosen):
         (checked_batch,) = checked("gradient_norms", [batch])

@@ -75,14 +75,13 @@ def _unlisted(name: str, module: nn.Module) -> Layer:
 
 
 def find_layers(caller: str, model: nn.Module, names: Iterable[str] | None) -> list[Layer]:
-    """The layers of the given names, or all modules without parts but torch.nn.Identity."""
+    """The layers of the given names, or all modules without parts."""
     modules = dict(model.named_modules())
     if names is None:
         return [
             describe(name, module)
             for name, module in modules.items()
-            if not isinstance(module, nn.Identity)
-            and (isinstance(module, MPELU) or not any(True for _ in module.children()))
+            if not any(True for _ in module.children())
         ]
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     for name in chosen:

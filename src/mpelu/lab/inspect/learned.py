@@ -34,7 +34,7 @@ def learned_parameters(source: nn.Module | Path) -> Learned:
         source: a module, or a run folder, also one whose training goes on.
 
     Raises:
-        UserError: if the folder has neither activations nor final weights, or has damaged ones.
+        UserError: if the folder isn't one of a run, or what it keeps is damaged.
 
     Example:
         >>> found = learned_parameters(nn.Sequential(nn.Linear(8, 2), mpelu.MPELU(2)))
@@ -43,10 +43,10 @@ def learned_parameters(source: nn.Module | Path) -> Learned:
     """
     if isinstance(source, nn.Module):
         return Learned(epochs=(), history={}, final=_of_module(unwrap(source)))
+    if not (source / "config.json").is_file():
+        raise UserError(f"{source}: expected a run folder with config.json, got none")
     files = _by_epoch(source / "activations")
     weights = source / "model.safetensors"
-    if not files and not weights.is_file():
-        raise UserError(f"{source}: expected activations or final weights, got neither")
     snapshots = [_read(path) for path in files.values()]
     names = snapshots[0].keys() if snapshots else ()
     for path, snapshot in zip(files.values(), snapshots, strict=True):

@@ -121,6 +121,8 @@ class _Record:
         if shape is None or not 0 < variance < math.inf:
             return None
         pairs = torch.stack(torch.broadcast_tensors(*(each.reshape(-1) for each in shape)))
+        if not pairs.isfinite().all():
+            return None
         distinct, weights = torch.unique(pairs, dim=1, return_counts=True)
         return tuple(
             sum(

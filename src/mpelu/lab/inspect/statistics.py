@@ -137,7 +137,8 @@ def activation_statistics(
         model: any module, also inside DistributedDataParallel or torch.compile.
         batches: what to call the model with, each a tensor, a tuple of positional or a dict of
             keyword arguments; or one tensor.
-        layers: names of modules; None for all that have no parts, torch.nn.Identity left out.
+        layers: names of modules; None for all that have no parts, leaving out calls that hand on
+            the output of another as it is, such as torch.nn.Identity on a shortcut.
 
     Returns:
         A row for each layer and call of it, in the order of the forward pass.
@@ -163,7 +164,7 @@ def activation_statistics(
     def after(layer: Layer, call: int, output: Tensor) -> None:
         record(layer, call).add_output(output)
 
-    watch = Watch(model, before, after)
+    watch = Watch(model, before, after, repeats=layers is not None)
     chosen = find_layers("activation_statistics", model, layers)
     with torch.no_grad(), undisturbed(model), watch.on(chosen):
         for batch in checked("activation_statistics", batches):

@@ -35,7 +35,7 @@ def _layers(rows: Sequence[dict[str, Any]]) -> str:
         [
             [
                 label(row),
-                row["kind"],
+                row["type"] if row["kind"] == "other" else row["kind"],
                 *(_number(row[key]) for key in ("mean", "variance", "gradient_norm")),
                 *(_percent(row[key]) for key in shares),
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeGuard
@@ -87,16 +88,37 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module.training = mode
 
 
+class _Version:
+    """A tensor at one time, without keeping it alive."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._version = weakref.ref(tensor), tensor._version
+
+    def is_still(self, tensor: Tensor) -> bool:
+        return self._tensor() is tensor and tensor._version == self._version
+
+
 class Watch:
     """Tells what goes into and comes out of layers during `run`.
 
     What it passes on is not copied: a layer that works in place overwrites it after `before`.
+
+    Args:
+        model: what runs.
+        before: told of the first input of a layer.
+        after: told of the output of a layer.
+        repeats: also of a layer that hands on the output of another as it is, such as
+            torch.nn.Identity or dropout in evaluation.
     """
 
-    def __init__(self, model: nn.Module, before: Seen, after: Seen) -> None:
-        self._model, self._before, self._after = model, before, after
+    def __init__(
+        self, model: nn.Module, before: Seen, after: Seen, *, repeats: bool = False
+    ) -> None:
+        self._model, self._before, self._after, self._repeats = model, before, after, repeats
         self._calls: Counter[str] = Counter()
-        self._open: list[tuple[str, int]] = []
+        self._open: list[tuple[str, int, _Version | None]] = []
+        # Weak, so that watching keeps no activation alive.
+        self._told: dict[int, _Version] = {}
         self._is_running = False
 
     @contextlib.contextmanager
@@ -118,6 +140,7 @@ class Watch:
         args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
         self._calls.clear()
         self._open.clear()
+        self._told.clear()
         self._is_running = True
         try:
             return self._model(*args, **kwargs)
@@ -129,10 +152,12 @@ class Watch:
             if not self._is_running:
                 return
             self._calls[layer.name] += 1
-            self._open.append((layer.name, self._calls[layer.name]))
+            call = self._calls[layer.name]
             first = next(iter([*args, *kwargs.values()]), None)
+            version = _Version(first) if isinstance(first, Tensor) else None
+            self._open.append((layer.name, call, version))
             if is_measurable(first):
-                self._before(layer, self._calls[layer.name], first)
+                self._before(layer, call, first)
 
         return layer.module.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -140,11 +165,17 @@ class Watch:
         def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if not self._is_running:
                 return
-            name, call = self._open.pop()
+            name, call, given = self._open.pop()
             while name != layer.name:  # a call that ended in an error the model caught
-                name, call = self._open.pop()
-            if is_measurable(output):
-                self._after(layer, call, output)
+                name, call, given = self._open.pop()
+            if not is_measurable(output):
+                return
+            told = self._told.get(id(output))
+            passes_on = all(each is not None and each.is_still(output) for each in (told, given))
+            if passes_on and not self._repeats:
+                return
+            self._told[id(output)] = _Version(output)
+            self._after(layer, call, output)
 
         return layer.module.register_forward_hook(hook)
 

@@ -21,10 +21,14 @@ AUGMENT = ("none", "pad-crop-flip", "crop-flip")
 INIT = ("own", "taylor", "exact", "msra", "xavier", "gaussian", "lsuv")
 MODES = ("fan_in", "fan_out", "average")
 PRECISIONS = ("fp32", "bf16", "fp16")
+DEVICES = ("auto", "cpu", "cuda")
 
 
-def _option(help: str, default: Any, choices: tuple[str, ...] | None = None) -> Any:
-    metadata = {"help": help, "choices": choices}
+def _option(
+    help: str, default: Any, choices: tuple[str, ...] | None = None, unset: str = "none"
+) -> Any:
+    """A field with its help, and what stands for None or nothing in it."""
+    metadata = {"help": help, "choices": choices, "unset": unset}
     if default == {}:
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -36,32 +40,40 @@ class Config:
 
     data: str = _option("data set", "digits", DATA)
     data_dir: str | None = _option("where the data lies or is downloaded to", None)
-    image_size: int | None = _option("scale images to this side first (its own; folder: 256)", None)
-    crop: int | None = _option("side of the crop the network sees (whole; folder: 224)", None)
+    image_size: int | None = _option(
+        "scale images to this side first", None, unset="as they are; folder: 256"
+    )
+    crop: int | None = _option(
+        "side of the crop the network sees", None, unset="the whole; folder: 224"
+    )
     preprocess: str = _option(
-        "channel: mean 0, std 1 a channel; gcn-zca; mean-image; none: values / 255",
+        "channel (mean 0, std 1), gcn-zca (whitened), mean-image (subtracted) or none (x / 255)",
         "channel",
         PREPROCESS,
     )
     augment: str = _option(
-        "pad-crop-flip: pad 4, random crop, flip; crop-flip: random crop, flip", "none", AUGMENT
+        "none, pad-crop-flip (pad by 4 first) or crop-flip; random crops", "none", AUGMENT
     )
-    train_limit: int | None = _option("take the first N training images only", None)
-    test_limit: int | None = _option("take the first N test images only", None)
+    train_limit: int | None = _option("take the first N training images only", None, unset="all")
+    test_limit: int | None = _option("take the first N test images only", None, unset="all")
 
     model: str = _option("network, one of those `mpelu models` lists", "resnet-20")
     model_options: dict[str, Any] = _option("the network's own options, as width=32", {})  # noqa: RUF009
-    activation: str | None = _option("activation in place of the network's own", None)
-    alpha: float | None = _option("(initial) alpha of the activation", None)
-    beta: float | None = _option("initial beta of MPELU", None)
-    init: str = _option("initialization; own: what the network is built with", "own", INIT)
+    activation: str | None = _option(
+        "relu, leaky_relu, prelu, rrelu, elu, srelu or mpelu", None, unset="the network's own"
+    )
+    alpha: float | None = _option("(initial) alpha of the activation", None, unset="the network's")
+    beta: float | None = _option("initial beta of MPELU", None, unset="1")
+    init: str = _option("initialization; own: the one the paper gives the network", "own", INIT)
     init_mode: str = _option("n of the initialization's rule", "fan_in", MODES)
     init_std: float = _option("standard deviation of --init gaussian", 0.01)
     linear_std: tuple[float, ...] | None = _option(
-        "standard deviation of each linear layer, in place of the method's", None
+        "standard deviation of each linear layer", None, unset="the initialization's"
     )
 
-    epochs: int | None = _option("passes over the training set (30 unless iterations)", None)
+    epochs: int | None = _option(
+        "passes over the training set", None, unset="30, unless --iterations"
+    )
     iterations: int | None = _option("training steps, in place of epochs", None)
     batch_size: int = _option("images a step, over all processes", 128)
     accumulate: int = _option("parts a batch is computed in, to save memory", 1)
@@ -83,15 +95,17 @@ class Config:
     bias_lr_mult: float = _option("learning rate of biases, times this", 1.0)
     bias_decay_mult: float = _option("weight decay of biases, times this", 1.0)
     last_lr_mult: float | None = _option(
-        "learning rate of the last layer (weights and bias), times this", None
+        "learning rate of the last layer, times this", None, unset="as all layers"
     )
 
     precision: str = _option("fp32, or autocast to bf16 or fp16", "fp32", PRECISIONS)
     channels_last: bool = _option("channels_last memory format", False)
     compile: bool = _option("torch.compile the network", False)
     checkpointing: bool = _option("recompute activations in backward, to save memory", False)
-    threads: int | None = _option("CPU threads (torch's choice)", None)
-    device: str = _option("auto: a GPU if there is one", "auto", ("auto", "cpu", "cuda"))
+    threads: int | None = _option("CPU threads", None, unset="torch's choice")
+    device: str = _option(
+        "auto (a GPU if there is one), cpu or cuda", "auto", ("auto", "cpu", "cuda")
+    )
 
     seed: int = _option("of everything random", 0)
     log_every: int = _option("steps between lines of the log", 50)
