@@ -92,7 +92,7 @@ def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
     rows = []
     for shown, other, paper, alpha, beta, function in cases:
         ours = MPELU(alpha=alpha, beta=beta, dtype=torch.float64)(y)
-        distance = float((ours - function(y)).abs().max())
+        distance = (ours - function(y)).abs().max().item()
         rows.append(
             (Cell(shown), Cell(other), Cell(paper), Cell(f"{distance:.2g}", distance)),
         )

@@ -19,6 +19,7 @@ _SMOKE: dict[str, Any] = {
     "warmup": 0,
     "test_every": 3,
     "log_every": 1,
+    "threads": 1,
 }
 """A few steps on the embedded digits: shows that everything runs, and nothing else."""
 

@@ -56,9 +56,11 @@ def table(
     common = tuple(each for each in texts[0] if all(each in other for other in texts))
     # What a row shrank besides stands in a column of its own, if any row did.
     is_own = any(set(each) - set(common) for each in texts)
+    # With one run each, the measurement is all there is to show.
+    is_many = any(len(row.kept) > 1 for row in gathered.rows)
     rows = []
     for row in gathered.rows:
-        cells = _cells(row, value, text)
+        cells = _cells(row, value, text, is_many)
         own = ", ".join(each for each in row.shrunk.shrunk if each not in common)
         rows.append((*cells, Cell(own)) if is_own else cells)
     width = len(recipe.labels)
@@ -66,7 +68,7 @@ def table(
         *recipe.labels,
         f"paper, {recipe.quantity}",
         f"measured, {recipe.quantity}",
-        "all runs",
+        *(["all runs"] if is_many else []),
         "n",
         "diverged",
         *(["shrunk"] if is_own else []),
@@ -89,21 +91,23 @@ def table(
     )
 
 
-def _cells(row: Row, value: Value, text: Text) -> tuple[Cell, ...]:
+def _cells(row: Row, value: Value, text: Text, is_many: bool) -> tuple[Cell, ...]:
     setting = row.shrunk.setting
     labels = tuple(Cell(label) for label in setting.labels)
     printed = Cell(setting.paper, paper_value(setting.paper))
     if row.shrunk.config is None:
-        return (*labels, printed, Cell("quoted, not run"), Cell(""), Cell("0", 0), Cell("0", 0))
+        none = (Cell(""),) if is_many else ()
+        return (*labels, printed, Cell("quoted, not run"), *none, Cell("0", 0), Cell("0", 0))
     found = [value(each) for each in row.kept]
     values = tuple(each for each in found if each is not None)
     mean = sum(values) / len(values) if values else None
     diverged = sum(each.diverged for each in row.kept)
+    each = ", ".join(_each(kept, got) for kept, got in zip(row.kept, found, strict=True))
     return (
         *labels,
         printed,
         Cell(text(row.kept, values), mean, values),
-        Cell(", ".join(_each(kept, got) for kept, got in zip(row.kept, found, strict=True))),
+        *([Cell(each)] if is_many else []),
         Cell(str(len(row.kept)), len(row.kept)),
         Cell(str(diverged), diverged),
     )

@@ -9,6 +9,10 @@ from pathlib import Path
 from mpelu.lab.recipes.result import Result
 
 
+_FILE_WIDTH = 200
+"""Of a table that doesn't go to a terminal, which would say how wide it is."""
+
+
 def heading(result: Result) -> str:
     """Title, scale and what was shrunk, in one line."""
     shrunk = f"; shrunk: {', '.join(result.shrunk)}" if result.shrunk else ""
@@ -49,11 +53,14 @@ def comma_separated(result: Result) -> str:
 
 def show(result: Result) -> None:
     """Prints the table and its notes."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
-    table = Table(title_justify="left", show_edge=False, pad_edge=False)
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, name in enumerate(result.header):
         numeric = all(row[index].value is not None or not row[index].text for row in result.rows)
         table.add_column(name, justify="right" if numeric and result.rows else "left")
