@@ -36,19 +36,26 @@ def nin(config: Config, scale: str) -> Config:
         train_limit=20_000,
         test_limit=2000,
         batch_size=64,
-        iterations=800,
-        milestones=(600,),
+        iterations=600,
+        milestones=(500,),
         test_every=50,
         log_every=10,
     )
 
 
-def plain(config: Config, scale: str) -> Config:
+def plain_15(config: Config, scale: str) -> Config:
+    """As `plain`, with the longer training that 15 layers alone leave time for."""
+    return plain(config, scale, 1500)
+
+
+def plain(config: Config, scale: str, iterations: int = 400) -> Config:
     """The same depth, narrow, on small images."""
     smoke = scale == "smoke"
     options = dict(config.model_options)
     options |= {"width": 4 if smoke else 16, "fc_width": 16 if smoke else 256}
     options["input_size"] = 19 if smoke else 32
+    if options.get("batch_norm", True):
+        options["norm_momentum"] = 0.1
     changes: dict[str, Any] = {"crop": None, "model_options": options}
     if smoke:
         return replace(config, **_SMOKE | changes | {"image_size": 19, "augment": "none"})
@@ -60,19 +67,22 @@ def plain(config: Config, scale: str) -> Config:
         augment="pad-crop-flip",
         train_limit=10_000,
         test_limit=2000,
-        iterations=500,
-        milestones=(400,),
+        iterations=iterations,
+        milestones=(iterations * 4 // 5,),
         test_every=100,
         log_every=10,
     )
 
 
 _BASIC = {20: 20, 110: 32}
-_BOTTLENECK = {164: 29, 1001: 56}
+_BOTTLENECK = {164: 29, 1001: 47}
 
 
 def residual(config: Config, scale: str) -> Config | None:
-    """Shallower, half as wide, a few epochs; depths between the first and the last left out."""
+    """Shallower, half as wide, a few epochs.
+
+    Depths between the first and the last are left out, and CIFAR-100.
+    """
     family, depth = config.model.rsplit("-", 1)
     bottleneck = int(depth) in _BOTTLENECK
     if scale == "smoke":
@@ -81,7 +91,7 @@ def residual(config: Config, scale: str) -> Config | None:
         model = f"{family}-{shallow}"
         return replace(config, **_SMOKE | {"model": model, "model_options": options})
     depths = _BOTTLENECK if bottleneck else _BASIC
-    if int(depth) not in depths:
+    if int(depth) not in depths or config.data == "cifar100":
         return None
     return replace(
         config,
@@ -89,6 +99,6 @@ def residual(config: Config, scale: str) -> Config | None:
         model_options={**config.model_options, "width": 8},
         train_limit=10_000,
         test_limit=2000,
-        epochs=6,
-        milestones=(4, 5),
+        epochs=4,
+        milestones=(2, 3),
     )

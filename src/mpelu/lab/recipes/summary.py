@@ -136,6 +136,12 @@ def _notes(recipe: Recipe, options: Options, gathered: Gathered, value: Value) -
     for first, second in recipe.comparisons:
         if first in found and second in found:
             notes.append(compared(found[first], found[second], value))
+    named = {row.shrunk.setting.name for row in gathered.rows}
+    dropped = [
+        each.name for each in recipe.settings(recipe.reading(options)) if each.name not in named
+    ]
+    if dropped:
+        notes.append(f"{len(dropped)} settings not run at this scale: {', '.join(dropped)}")
     if gathered.left_out:
         count = len(gathered.left_out)
         notes.append(f"{count} left out: " + "; ".join(gathered.left_out))
