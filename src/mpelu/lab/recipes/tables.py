@@ -8,7 +8,6 @@ from pathlib import Path
 
 from mpelu.lab.recipes.result import Result
 
-
 _FILE_WIDTH = 200
 """Of a table that doesn't go to a terminal, which would say how wide it is."""
 
