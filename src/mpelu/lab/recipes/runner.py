@@ -91,6 +91,8 @@ def _one(recipe: Recipe, options: Options, plan: Plan) -> int:
     failures = len(foreign)
     for text in foreign:
         _print(f"left out: {text}")
+    if jobs:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)  # now, not in every run
     if named:
         skipped = len(named) - len(jobs) - len(foreign)
         before = f", {skipped} done before" if skipped else ""
