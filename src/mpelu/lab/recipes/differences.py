@@ -13,7 +13,7 @@ _NO_MATTER = {
 }  # fmt: skip
 _DATA = {"folder": "ImageNet", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "digits": "digits"}
 _WORDS = {
-    "image_size": "images scaled to",
+    "image_size": "images of",
     "crop": "crop of",
     "batch_size": "batch of",
     "lr": "learning rate",

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Colours that remain apart for colour-blind readers (Okabe and Ito), and line styles besides.
 COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":")
+_MOST_INSIDE = 6
+"""Lines whose legend has room between them."""
 
 
 def save(figure: Figure, folder: Path, name: str) -> tuple[str, str]:
@@ -32,7 +34,8 @@ def draw(plots: Sequence[Plot], folder: Path, name: str = "figure") -> tuple[str
     # Not through pyplot: it would choose a window system and keep every figure.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(0.6 + 4.6 * len(plots), 4.4), layout="constrained")
+    width = 6.4 if any(len(plot.series) > _MOST_INSIDE for plot in plots) else 4.6
+    figure = Figure(figsize=(0.6 + width * len(plots), 4.4), layout="constrained")
     for index, plot in enumerate(plots):
         axes = figure.add_subplot(1, len(plots), index + 1)
         looks = zip(cycle(COLORS), cycle(STYLES), strict=False)
@@ -47,6 +50,8 @@ def draw(plots: Sequence[Plot], folder: Path, name: str = "figure") -> tuple[str
         axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
         axes.grid(color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
-        if plot.series:
+        if len(plot.series) > _MOST_INSIDE:
+            axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+        elif plot.series:
             axes.legend(fontsize=8)
     return save(figure, folder, name)
