@@ -171,7 +171,7 @@ def test_a_full_disk_keeps_finished_runs(run, tmp_path, monkeypatch) -> None:
             return work.failed(job.name, error)
 
     monkeypatch.setattr(executor_local, "perform", perform)
-    with pytest.raises(UserError, match="no space left .*finished runs are kept"):
+    with pytest.raises(UserError, match=r"no space left .*finished runs are kept"):
         run(recipe())
     assert count == 3  # the fourth would meet the same
     kept = gather(recipe(), options(), tmp_path / "table9-full").kept()

@@ -42,7 +42,11 @@ def add(subparsers: Any) -> None:
         "--dry-run", action="store_true", help="list the runs with an estimate of their time"
     )
     parser.add_argument("--executor", choices=EXECUTORS, default="local", help="default: local")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        help="runs at a time (default: at small scale one for each core, else 1)",
+    )
     ray = parser.add_argument_group("executor ray")
     ray.add_argument("--ray-address", help="of a cluster; without, one is made on this machine")
     ray.add_argument("--cpus-per-run", type=float, default=1.0, help="default: 1")
@@ -54,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from mpelu.lab import recipes
     from mpelu.lab.recipes import runner
 
-    if arguments.jobs < 1:
+    if arguments.jobs is not None and arguments.jobs < 1:
         raise UserError(f"jobs: expected a number >= 1, got {arguments.jobs}")
     if arguments.cpus_per_run <= 0 or arguments.gpus_per_run < 0:
         raise UserError(
@@ -72,13 +76,15 @@ def run(arguments: argparse.Namespace) -> int:
         reading=arguments.reading,
         data_dir=arguments.data_dir,
     )
+    jobs = runner.jobs_of(arguments.jobs, arguments.scale)
     if arguments.dry_run:
-        print(runner.plan_text(names, options, arguments.jobs))
+        for line in runner.plan_lines(names, options, jobs):
+            print(line, flush=True)
         return 0
     plan = runner.Plan(
         out=arguments.out,
         executor=arguments.executor,
-        jobs=arguments.jobs,
+        jobs=jobs,
         address=arguments.ray_address,
         cpus=arguments.cpus_per_run,
         gpus=arguments.gpus_per_run,

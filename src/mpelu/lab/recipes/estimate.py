@@ -32,11 +32,26 @@ class Cost(NamedTuple):
     testing: float
 
 
-def seconds(runs: Sequence[NamedRun]) -> dict[str, float]:
-    """Seconds each run would take on this machine alone, by its name; networks alike count once.
+def seconds(runs: Sequence[NamedRun], threads: int) -> dict[str, float]:
+    """Seconds each run would take on this machine, by its name; networks alike count once.
 
     Data are made up, so none are needed.
+
+    Args:
+        runs: to be estimated.
+        threads: that each would have.
     """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _seconds(runs)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seconds(runs: Sequence[NamedRun]) -> dict[str, float]:
     costs: dict[str, Cost] = {}
     found = {}
     for run in runs:

@@ -38,6 +38,7 @@ def pool(
         quiet: whether runs print.
         program: in place of Python with `mpelu.lab.recipes.work`, for tests.
     """
+    processes = max(1, min(processes, len(jobs)))
     running: dict[int, subprocess.Popen[str]] = {}
     stopping = threading.Event()
     threads = max(1, (os.cpu_count() or 1) // processes)

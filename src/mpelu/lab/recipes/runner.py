@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,33 +166,35 @@ def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
     return replace(result, figures=drawing.draw(result.plots, folder))
 
 
-def plan_text(names: Sequence[str], options: Options, jobs: int) -> str:
-    """What would be run and how long it would take, for --dry-run."""
+def jobs_of(given: int | None, scale: str) -> int:
+    """Runs at a time: the number given, or one for each core at small scale, where networks are too
+    small for several cores to help each other; otherwise one."""
+    return given or ((os.cpu_count() or 1) if scale == "small" else 1)
+
+
+def plan_lines(names: Sequence[str], options: Options, jobs: int) -> Iterator[str]:
+    """What would be run and how long it would take, for --dry-run; each line once it is known."""
     from mpelu.lab.recipes import estimate
 
     check(options)
-    lines = []
     everything = 0.0
     for recipe in [find(name) for name in dict.fromkeys(names)]:
         named = recipe.runs(options)
         if not named:
-            lines.append(f"{recipe.name}, {options.scale}: nothing is trained; a few minutes")
+            yield f"{recipe.name}, {options.scale}: nothing is trained; some minutes at most"
             continue
-        times = estimate.seconds(named)
-        total = sum(times.values())
+        times = estimate.seconds(named, threads=max(1, (os.cpu_count() or 1) // jobs))
+        total = max(sum(times.values()) / jobs, *times.values())
         everything += total
-        lines.append(
+        yield (
             f"{recipe.name}, {options.scale}: {len(named)} runs, {estimate.shown(total)} "
-            "one after the other"
+            f"with {jobs} at a time"
         )
-        lines += [f"  {estimate.shown(times[run.name]):>9}  {run.name}" for run in named]
-    if jobs > 1:
-        lines.append(f"{jobs} at a time share the cores: not shorter by that factor")
-    lines.append(
+        yield from (f"  {estimate.shown(times[run.name]):>9}  {run.name}" for run in named)
+    yield (
         f"all: {estimate.shown(everything)} on this machine ({os.cpu_count()} cores), estimated "
         f"from a few steps of at most {estimate.SAMPLE} images"
     )
-    return "\n".join(lines)
 
 
 def _full(out: Path, message: str) -> UserError:
