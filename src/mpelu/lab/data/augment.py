@@ -1,66 +1,82 @@
-"""Random crops and flips of whole batches, as tensor operations on their device."""
+"""Random crops and flips of whole batches, as tensor operations on their device.
+
+A crop is a number, its code: (top * room + left) * 2 + flip, where room is how many places a crop
+can start at in each direction. Few codes are possible for small images, so which pixel goes where
+is looked up rather than computed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-PAD = {"none": 0, "pad-crop-flip": 4, "crop-flip": 0}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Draws:
-    """What happens to each sample of the training set in one epoch."""
-
-    top: Tensor
-    """First row of the crop in the padded image, int64 [n]."""
-    left: Tensor
-    flip: Tensor
-    """Whether the crop is mirrored, bool [n]."""
+PAD = {"pad-crop-flip": 4, "crop-flip": 0}
+_LARGEST_TABLE = 1 << 22
 
 
-def draw(seed: int, count: int, room: int, device: torch.device) -> Draws:
-    """Draws for all samples at once, so that sample i's depend on (seed, i) alone.
+class Cropper:
+    """Crops `size` x `size` out of images padded with zeros, and mirrors half of them.
 
     Args:
-        seed: of the epoch.
-        count: samples in the training set.
-        room: positions a crop can start at, in each direction.
-        device: where the draws are used; they are made on the CPU, the same for every device.
+        whole: side of the images.
+        size: side of the crops.
+        pad: zeros around an image.
+        device: of the images.
     """
-    generator = torch.Generator().manual_seed(seed)
-    place = torch.randint(room, (2, count), generator=generator).to(device)
-    flip = torch.randint(2, (count,), generator=generator).to(device, torch.bool)
-    return Draws(top=place[0], left=place[1], flip=flip)
 
+    def __init__(self, *, whole: int, size: int, pad: int, device: torch.device) -> None:
+        self._whole = whole
+        self._size = size
+        self._pad = pad
+        self._device = device
+        self.room = whole + 2 * pad - size + 1
+        self.codes = 2 * self.room**2
+        """How many there are."""
+        self._table: tuple[Tensor, Tensor] | None = None
+        if self.codes * size**2 <= _LARGEST_TABLE:
+            self._table = self._compute(torch.arange(self.codes, device=device))
 
-def crop_flip(
-    images: Tensor, top: Tensor, left: Tensor, flip: Tensor, *, size: int, pad: int
-) -> Tensor:
-    """Each image padded with zeros, cropped at its own place and mirrored if so drawn.
+    def draw(self, seed: int, count: int) -> Tensor:
+        """Codes int64 [count], for all samples at once: sample i's depends on (seed, i) alone.
 
-    Args:
-        images: [b, channels, height, width] of any type.
-        top, left: int64 [b], where the crop begins in the padded image.
-        flip: bool [b].
-        size: side of the crop.
-        pad: zeros added on every side.
+        They are drawn on the CPU, so they are the same whatever the device.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(self.codes, (count,), generator=generator).to(self._device)
 
-    Returns:
-        [b, channels, size, size]
-    """
-    if pad:
-        images = functional.pad(images, (pad, pad, pad, pad))
-    count, channels, _, width = images.shape
-    steps = torch.arange(size, device=images.device)
-    rows = top[:, None] + steps
-    columns = left[:, None] + torch.where(flip[:, None], size - 1 - steps, steps)
-    places = (rows[:, :, None] * width + columns[:, None, :]).view(count, 1, -1)
-    pixels = images.flatten(2).gather(2, places.expand(-1, channels, -1))
-    return pixels.view(count, channels, size, size)
+    def crop(self, images: Tensor, codes: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The crop of each image.
+
+        Args:
+            images: [b, channels, whole, whole] of any type.
+            codes: int64 [b].
+
+        Returns:
+            [b, channels, size, size] with arbitrary values in the padding, and a float mask
+            [b, 1, size, size] that is 0 there and 1 elsewhere; None without padding.
+        """
+        if self._table is None:
+            places, inside = self._compute(codes)
+        else:
+            places, inside = (each.index_select(0, codes) for each in self._table)
+        count, channels = images.shape[:2]
+        pixels = images.flatten(2).gather(2, places[:, None].expand(-1, channels, -1))
+        mask = inside.view(count, 1, self._size, self._size) if self._pad else None
+        return pixels.view(count, channels, self._size, self._size), mask
+
+    def _compute(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """For each pixel of the crops: its place in the flattened image, and 1 or 0 in padding."""
+        steps = torch.arange(self._size, device=codes.device)
+        flip = (codes % 2 == 1)[:, None]
+        left = (codes // 2 % self.room)[:, None] - self._pad
+        top = (codes // 2 // self.room)[:, None] - self._pad
+        rows = top + steps
+        columns = left + torch.where(flip, self._size - 1 - steps, steps)
+        last = self._whole - 1
+        places = rows.clamp(0, last)[:, :, None] * self._whole + columns.clamp(0, last)[:, None, :]
+        rows_inside, columns_inside = ((each >= 0) & (each <= last) for each in (rows, columns))
+        inside = rows_inside[:, :, None] & columns_inside[:, None, :]
+        return places.flatten(1), inside.flatten(1).float()
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:

@@ -28,8 +28,8 @@ def cached(
     Args:
         kind: begins the file's name.
         key: names data and settings; another key, another file.
-        data_dir: the cache is its folder `cache`, or ~/.cache/mpelu if that can't be written or
-            there is no data_dir.
+        data_dir: the cache is its folder `cache`, or ~/.cache/mpelu if that can't be written, is
+            marked read-only or there is no data_dir.
         compute: gives the tensors.
         check: says what is wrong with them, None if nothing; those in a file that are wrong are
             computed again.
@@ -43,6 +43,8 @@ def cached(
         if found is not None:
             return found
     tensors = {name: each.cpu().contiguous() for name, each in compute().items()}
+    if data_dir is not None and _read_only(data_dir):
+        folders.pop(0)
     problem: OSError | None = None
     for folder in folders:
         try:
@@ -52,6 +54,11 @@ def cached(
             problem = problem or error
     log.warning("%s is not kept for the next time: %s", kind, problem)
     return tensors
+
+
+def _read_only(folder: Path) -> bool:
+    """Whether a folder is marked so. The system lets root write there all the same."""
+    return folder.is_dir() and not folder.stat().st_mode & 0o222
 
 
 def _sum(tensors: dict[str, Tensor]) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mpelu.lab.data.augment import PAD, centre_crop, crop_flip, draw
+from mpelu.lab.data.augment import PAD, Cropper
 from mpelu.lab.data.preprocess import Preprocess
 
 
@@ -18,7 +18,10 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Index, normalised whole images and labels of each batch, on the device."""
+        """Index, images and labels of each batch, on the device.
+
+        The images are whole, [b, channels, side, side]: uint8, or float32 if already normalised.
+        """
         ...
 
 
@@ -59,9 +62,11 @@ class Dataset:
         self.preprocess = preprocess
         self._train = train
         self._test = test
-        self._augment = augment
-        self._room = whole + 2 * PAD[augment] - preprocess.size + 1
-        self._device = device
+        self._cropper = (
+            None
+            if augment == "none"
+            else Cropper(whole=whole, size=self.size, pad=PAD[augment], device=device)
+        )
 
     def train(self, batches: Iterable[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Augmented training batches.
@@ -73,22 +78,17 @@ class Dataset:
         Yields:
             float32 [b, channels, size, size] and int64 [b], on the device.
         """
-        if self._augment == "none":
+        if self._cropper is None:
             yield from self._middle(self._train, batches)
             return
-        draws = draw(seed, self.train_count, self._room, self._device)
+        codes = self._cropper.draw(seed, self.train_count)
         for index, images, labels in self._train.read(batches):
-            yield (
-                crop_flip(
-                    images,
-                    draws.top[index],
-                    draws.left[index],
-                    draws.flip[index],
-                    size=self.size,
-                    pad=PAD[self._augment],
-                ),
-                labels,
-            )
+            if not self.preprocess.pointwise:
+                images = self.preprocess.normalise(images)
+            crops, mask = self._cropper.crop(images, codes.index_select(0, index))
+            crops = self.preprocess.normalise(crops)
+            # The padding is the mean: 0 after normalising.
+            yield crops if mask is None else crops.mul_(mask), labels
 
     def test(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Test batches, not augmented: the middle of each image.
@@ -103,4 +103,4 @@ class Dataset:
 
     def _middle(self, source: Source, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         for _, images, labels in source.read(batches):
-            yield centre_crop(images, self.size).contiguous(), labels
+            yield self.preprocess(images), labels

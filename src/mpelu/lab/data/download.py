@@ -63,6 +63,10 @@ def fetch(url: str, path: Path, *, md5: str, quiet: bool = False) -> None:
                 raise UserError(f"{url}: expected MD5 {md5}, got {actual}; nothing was kept")
     except OSError as error:
         raise UserError(f"{path}: can't be written ({error.strerror or error})") from None
+    finally:
+        with contextlib.suppress(OSError):
+            if part.stat().st_size == 0:
+                part.unlink()
 
 
 @contextlib.contextmanager

@@ -44,24 +44,23 @@ def load(
     whole, _ = sides(config)
     preprocess.check_size(config.preprocess, whole)
     if config.data == "digits":
-        return _in_memory(config, device, *digits.read(), digits.CLASSES)
+        return in_memory(config, device, *digits.read(), digits.CLASSES)
     if config.data_dir is None:
         raise UserError(f"data_dir: expected a folder for {config.data}, got none")
     data_dir = Path(config.data_dir).expanduser()
     if config.data == "folder":
         return _from_files(config, device, *folder.find(data_dir))
-    return _in_memory(
-        config, device, *cifar.read(config.data, data_dir, mirror=mirror, quiet=quiet)
-    )
+    return in_memory(config, device, *cifar.read(config.data, data_dir, mirror=mirror, quiet=quiet))
 
 
-def _in_memory(
+def in_memory(
     config: Config,
     device: torch.device,
     train: Pictures,
     test: Pictures,
     classes: tuple[str, ...],
 ) -> Dataset:
+    """A data set from pictures in memory, limited, scaled and preprocessed as the config says."""
     whole, size = sides(config)
     complete = len(train.labels)
     train, test = train.first(config.train_limit), test.first(config.test_limit)
@@ -121,8 +120,8 @@ def _from_files(
         whole=whole,
         fingerprint=combined(prints, classes),
         preprocess=fitted,
-        train=Decoded(train_reader, fitted, device),
-        test=Decoded(test_reader, fitted, device),
+        train=Decoded(train_reader, device),
+        test=Decoded(test_reader, device),
         augment=config.augment,
         device=device,
     )

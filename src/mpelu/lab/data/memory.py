@@ -12,7 +12,7 @@ from mpelu.lab.data.preprocess import Preprocess
 
 
 class Memory:
-    """Images on the training device, normalised batch by batch.
+    """Images on the training device.
 
     Whitening is a product with a matrix of 3072 x 3072 for CIFAR and would cost a tenth of a
     training step, so with it the whole set is normalised once, when it is first read.
@@ -29,15 +29,19 @@ class Memory:
         return len(self._labels)
 
     def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Index, normalised whole images and labels of each batch, on the device."""
+        """Index, whole images and labels of each batch, on the device."""
         if not self._whitened:
-            self._images = torch.cat(
-                [self._preprocess.normalise(part) for part in self._images.split(CHUNK)]
-            )
+            whitened = torch.empty(self._images.shape, device=self._device)
+            for source, target in zip(
+                self._images.split(CHUNK), whitened.split(CHUNK), strict=True
+            ):
+                target.copy_(self._preprocess.normalise(source))
+            self._images = whitened
             self._whitened = True
         for batch in batches:
             index = batch.to(self._device)
-            images = self._images.index_select(0, index)
-            if images.dtype == torch.uint8:
-                images = self._preprocess.normalise(images)
-            yield index, images, self._labels.index_select(0, index)
+            yield (
+                index,
+                self._images.index_select(0, index),
+                self._labels.index_select(0, index),
+            )

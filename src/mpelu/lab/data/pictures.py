@@ -23,7 +23,10 @@ class Pictures:
 
     def first(self, limit: int | None) -> Pictures:
         """The first `limit` of them; all if None."""
-        return Pictures(images=self.images[:limit], labels=self.labels[:limit])
+        if limit is None:
+            return self
+        # Copies, so that the memory of the others is freed.
+        return Pictures(images=self.images[:limit].clone(), labels=self.labels[:limit].clone())
 
     def scaled(self, side: int) -> Pictures:
         """With images of another side."""

@@ -50,10 +50,22 @@ class Preprocess:
         Returns:
             float32 [b, channels, size, size]
         """
-        return centre_crop(self.normalise(images), self.size).contiguous()
+        if not self.pointwise:
+            images = self.normalise(images)
+        return self.normalise(centre_crop(images, self.size)).contiguous()
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether crops can be normalised too; otherwise only whole images."""
+        return self.kind in ("channel", "none")
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Whole images, float32 of the same shape; 0 is then the mean (black with kind none)."""
+        """Bytes as float32 of the same shape; 0 is then the mean (black with kind none).
+
+        Images that are float32 already have been normalised and stay as they are.
+        """
+        if images.dtype == torch.float32:
+            return images
         part = self._parts
         if self.kind == "channel":
             shape = (-1, 1, 1)

@@ -74,12 +74,12 @@ def read(data: bytes, name: str) -> dict[str, Any]:
         value = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except _Refused as refused:
         raise UserError(
-            f"{name}: expected plain data, got a pickle that asks for {refused}"
+            f"{name}: expected plain data, got a pickle that asks for {str(refused)!r}"
         ) from None
     # A damaged pickle can fail in as many ways as there are operations.
     except Exception as error:
         raise UserError(
-            f"{name}: expected a whole pickle, got a damaged one ({type(error).__name__}: {error})"
+            f"{name}: expected a whole pickle, got a damaged one ({error!r:.80})"
         ) from None
     if not isinstance(value, dict):
         raise UserError(f"{name}: expected a dict, got {type(value).__name__}")

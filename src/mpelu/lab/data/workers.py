@@ -13,7 +13,6 @@ from torch.utils import data
 
 from mpelu.lab.data.folder import Files
 from mpelu.lab.data.images import decode
-from mpelu.lab.data.preprocess import Preprocess
 from mpelu.lab.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -96,14 +95,11 @@ class Reader:
             sampler=(batch.tolist() for batch in batches),
             num_workers=_workers(),
             pin_memory=self._pin,
+            generator=torch.Generator(),  # else it draws from the one that training uses
         )
+        died = ""
         try:
-            with warnings.catch_warnings():
-                # Python >= 3.12 warns of fork in a process with threads; a worker uses none of
-                # what they may hold.
-                warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
-                decoded = iter(loader)
-            for index, images, damaged in decoded:
+            for index, images, damaged in _started(loader):
                 self._count(damaged)
                 if not len(index):
                     names = [self._files.names[each] for each, _ in damaged]
@@ -115,10 +111,10 @@ class Reader:
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"{self._files.folder}: a process that decodes images died ({reason})"
-            ) from None
+            died = str(error).splitlines()[0]
+        if died:
+            # Not inside the except clause: its traceback would keep the other workers alive.
+            raise UserError(f"{self._files.folder}: a process that decodes images died ({died})")
 
     def _count(self, damaged: list[tuple[int, str]]) -> None:
         for index, problem in damaged:
@@ -135,11 +131,10 @@ class Reader:
 
 
 class Decoded:
-    """Batches of one half, decoded by workers and normalised on the device."""
+    """Batches of one half, decoded by workers and brought to the device as bytes."""
 
-    def __init__(self, reader: Reader, preprocess: Preprocess, device: torch.device) -> None:
+    def __init__(self, reader: Reader, device: torch.device) -> None:
         self._reader = reader
-        self._preprocess = preprocess
         self._device = device
         self._labels = torch.tensor(reader.labels, device=device)
 
@@ -147,11 +142,19 @@ class Decoded:
         return len(self._reader)
 
     def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Index, normalised whole images and labels of each batch, on the device."""
+        """Index, whole images and labels of each batch, on the device."""
         for index, images in self._reader.read(batches):
             index = index.to(self._device, non_blocking=True)
             images = images.to(self._device, non_blocking=True)
-            yield index, self._preprocess.normalise(images), self._labels[index]
+            yield index, images, self._labels[index]
+
+
+def _started(loader: data.DataLoader[Batch]) -> Iterator[Batch]:
+    with warnings.catch_warnings():
+        # Python >= 3.12 warns of fork in a process with threads; a worker uses none of what they
+        # may hold.
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        return iter(loader)
 
 
 def _some(names: list[str]) -> str:

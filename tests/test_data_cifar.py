@@ -1,0 +1,210 @@
+"""CIFAR from archive and folder."""
+
+import pickle
+import warnings
+from pathlib import Path
+
+import data_files
+import numpy as np
+import pytest
+import torch
+
+from mpelu.lab.data import archives, cifar, load
+from mpelu.lab.errors import UserError
+from mpelu.lab.train.config import Config
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=["cifar10", "cifar100"])
+def name(request) -> str:
+    return request.param
+
+
+def expected_images(files: dict[str, bytes], names) -> torch.Tensor:
+    """Read with numpy's own unpickling, as a check."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the old name of numpy's module
+        parts = [pickle.loads(files[each], encoding="bytes")[b"data"] for each in names]
+    return torch.from_numpy(np.concatenate(parts)).view(-1, 3, 32, 32)
+
+
+def test_archive_folder_and_folder_itself_agree(tmp_path: Path, monkeypatch, name: str) -> None:
+    files = data_files.cifar(name)
+    content = data_files.publish(monkeypatch, name, files)
+    archive = archives.ARCHIVES[name]
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / archive.name).write_bytes(content)
+    folder = data_files.unpack(tmp_path / "unpacked" / archive.folder, files)
+    prints = set()
+    for place in (tmp_path / "packed", tmp_path / "unpacked", folder):
+        train, test, classes = cifar.read(name, place)
+        assert torch.equal(train.images, expected_images(files, archive.train))
+        assert torch.equal(test.images, expected_images(files, archive.test))
+        assert len(classes) == archive.classes
+        assert classes[1] == "class 1"
+        assert train.labels.dtype == torch.int64
+        assert len(train.labels) == 12 * len(archive.train)
+        data = load(Config(data=name, data_dir=str(place)), CPU)
+        assert (data.train_count, data.test_count) == (len(train.labels), 12)
+        assert (data.channels, data.size, len(data.classes)) == (3, 32, archive.classes)
+        prints.add(data.fingerprint)
+    assert len(prints) == 1
+    # Nothing was unpacked.
+    assert [each.name for each in (tmp_path / "packed").iterdir()] == [archive.name]
+
+
+def test_limits_and_their_fingerprints(tmp_path: Path, monkeypatch) -> None:
+    files = data_files.cifar("cifar10")
+    data_files.publish(monkeypatch, "cifar10", files)
+    data_files.unpack(tmp_path / "cifar-10-batches-py", files)
+
+    def limited(train: int | None, test: int | None):
+        return load(
+            Config(data="cifar10", data_dir=str(tmp_path), train_limit=train, test_limit=test), CPU
+        )
+
+    whole, same = limited(None, None), limited(None, None)
+    few, more = limited(5, 3), limited(1000, 1000)
+    assert (few.train_count, few.test_count) == (5, 3)
+    assert whole.fingerprint == same.fingerprint == more.fingerprint != few.fingerprint
+    batch = [torch.tensor([4, 0])]
+    labels = next(whole.train(batch, 0))[1]
+    assert torch.equal(next(few.train(batch, 0))[1], labels)
+
+
+def test_published_constants_for_the_whole_set_only(tmp_path: Path, monkeypatch, name: str) -> None:
+    files = data_files.cifar(name)
+    data_files.publish(monkeypatch, name, files)
+    data_files.unpack(tmp_path / archives.ARCHIVES[name].folder, files)
+    state = load(Config(data=name, data_dir=str(tmp_path)), CPU).preprocess.state()
+    mean, std = cifar.PUBLISHED[name]
+    assert state["mean"].tolist() == pytest.approx(mean)
+    assert state["std"].tolist() == pytest.approx(std)
+    for other in ({"train_limit": 8}, {"image_size": 16}):
+        config = Config(data=name, data_dir=str(tmp_path), **other)
+        assert load(config, CPU).preprocess.state()["mean"].tolist() != pytest.approx(mean)
+
+
+def wrong(**changes) -> dict[bytes, object]:
+    content = {
+        b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 9]
+    }  # fmt: skip
+    for key, value in changes.items():
+        if value is None:
+            del content[key.encode()]
+        else:
+            content[key.encode()] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (wrong(data=np.zeros((2, 3071), np.uint8)), "expected images of 3072 bytes"),
+        (wrong(data=np.zeros((2, 3, 32, 32), np.uint8)), "expected images of 3072 bytes"),
+        (wrong(data=np.zeros((0, 3072), np.uint8)), "expected images of 3072 bytes"),
+        (wrong(data=np.zeros((2, 3072), np.int8)), "expected an array of uint8"),
+        (wrong(data=None), "expected an array"),
+        (wrong(labels=[0]), "expected a label for each of 2 images, got 1"),
+        (wrong(labels=[0, 10]), "expected labels from 0 to 9, got 10"),
+        (wrong(labels=[0, -1]), "expected labels from 0 to 9, got -1"),
+        (wrong(labels=[0, b"1"]), "expected labels from 0 to 9, got b'1'"),
+        (wrong(labels=None), "expected a label for each of 2 images, got NoneType"),
+    ],
+)
+def test_wrong_content(tmp_path: Path, monkeypatch, content, message: str) -> None:
+    files = {**data_files.cifar("cifar10"), "data_batch_3": data_files.pickled(content)}
+    data_files.publish(monkeypatch, "cifar10", files)
+    data_files.unpack(tmp_path / "cifar-10-batches-py", files)
+    with pytest.raises(UserError, match=f"data_batch_3: {message}"):
+        cifar.read("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("names", [[b"one"], b"text", [1] * 10])
+def test_wrong_names(tmp_path: Path, monkeypatch, names) -> None:
+    meta = data_files.pickled({b"label_names": names})
+    files = {**data_files.cifar("cifar10"), "batches.meta": meta}
+    data_files.publish(monkeypatch, "cifar10", files)
+    data_files.unpack(tmp_path / "cifar-10-batches-py", files)
+    with pytest.raises(UserError, match="expected 10 names of classes"):
+        cifar.read("cifar10", tmp_path)
+
+
+def test_wrong_checksum_of_a_file(tmp_path: Path, monkeypatch) -> None:
+    files = data_files.cifar("cifar10")
+    data_files.publish(monkeypatch, "cifar10", files)
+    changed = files["data_batch_2"][:-1]
+    folder = data_files.unpack(tmp_path / "x", {**files, "data_batch_2": changed})
+    with pytest.raises(UserError) as caught:
+        cifar.read("cifar10", folder)
+    message = str(caught.value)
+    assert "data_batch_2" in message
+    assert f"expected MD5 {data_files.md5(files['data_batch_2'])}" in message
+    assert f"got {data_files.md5(changed)}" in message
+
+
+def test_nothing_is_unpickled_before_its_check(tmp_path: Path, monkeypatch) -> None:
+    files = data_files.cifar("cifar10")
+    data_files.publish(monkeypatch, "cifar10", files)
+    folder = data_files.unpack(tmp_path / "x", {**files, "test_batch": b"changed"})
+    monkeypatch.setattr("mpelu.lab.data.unpickle.read", lambda *_: pytest.fail("was read"))
+    with pytest.raises(UserError, match="test_batch: expected MD5"):
+        cifar.read("cifar10", folder)
+
+
+def test_missing_file_of_a_folder(tmp_path: Path, monkeypatch) -> None:
+    files = data_files.cifar("cifar10")
+    data_files.publish(monkeypatch, "cifar10", files)
+    folder = data_files.unpack(tmp_path / "x", files)
+    (folder / "data_batch_4").unlink()
+    with pytest.raises(UserError, match="data_batch_4: expected a file of the data set, got none"):
+        cifar.read("cifar10", folder)
+
+
+def test_truncated_archive(tmp_path: Path, monkeypatch) -> None:
+    content = data_files.publish(monkeypatch, "cifar10", data_files.cifar("cifar10"))
+    path = tmp_path / "cifar-10-python.tar.gz"
+    path.write_bytes(content[:-100])
+    with pytest.raises(UserError) as caught:
+        load(Config(data="cifar10", data_dir=str(tmp_path)), CPU)
+    message = str(caught.value)
+    assert f"expected MD5 {data_files.md5(content)}" in message
+    assert f"got {data_files.md5(content[:-100])}" in message
+    assert "\n" not in message
+    assert path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", None])
+def test_damaged_archive_with_the_right_checksum(tmp_path: Path, monkeypatch, content) -> None:
+    whole = data_files.publish(monkeypatch, "cifar10", data_files.cifar("cifar10"))
+    content = whole[:-100] if content is None else content
+    monkeypatch.setattr(archives, "_checked", lambda data, md5, path: data)
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(content)
+    with pytest.raises(UserError, match="expected a whole archive, got a damaged one"):
+        cifar.read("cifar10", tmp_path)
+
+
+def test_archive_without_a_file(tmp_path: Path, monkeypatch) -> None:
+    files = data_files.cifar("cifar10")
+    del files["test_batch"]
+    content = data_files.packed("cifar10", files)
+    monkeypatch.setattr(archives, "_checked", lambda data, md5, path: data)
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(content)
+    with pytest.raises(UserError, match="expected test_batch in the archive, got none"):
+        cifar.read("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100", "folder"])
+def test_no_data_dir(data: str) -> None:
+    with pytest.raises(UserError, match=f"data_dir: expected a folder for {data}, got none"):
+        load(Config(data=data), CPU)
+
+
+def test_published_checksums() -> None:
+    """As published; CIFAR-10's were compared with the files."""
+    ten, hundred = archives.ARCHIVES["cifar10"], archives.ARCHIVES["cifar100"]
+    assert ten.md5 == "c58f30108f718f92721af3b95e74349a"
+    assert hundred.md5 == "eb9058c3a382ffc7106e4002c42a8d85"
+    assert ten.files["test_batch"] == "40351d587109b95175f43aff81a1287e"
+    assert hundred.files["train"] == "16019d7e3df5f24257cddd939b257f8d"

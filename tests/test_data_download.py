@@ -1,0 +1,269 @@
+"""Downloads from a server on this machine that behaves well, badly or not at all."""
+
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import data_files
+import pytest
+import torch
+
+from mpelu.lab.data import download, load, progress
+from mpelu.lab.errors import UserError
+from mpelu.lab.train.config import Config
+
+CONTENT = bytes(range(256)) * 4000
+MD5 = data_files.md5(CONTENT)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `content` at every path under /files/ and notes the ranges it was asked for."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content = CONTENT
+        self.ranges: list[str | None] = []
+        self.ignores_range = False
+        self.wrong_range = False
+        self.says_length = True
+        self.drops_after: list[int] = []
+        """Bytes after which the next connections end."""
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/files"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        server = self.server
+        server.ranges.append(self.headers["Range"])
+        if not self.path.startswith("/files/"):
+            self.send_error(404)
+            return
+        start = 0
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
+        if asked and not server.ignores_range:
+            start = int(asked[1])
+            if start >= len(server.content):
+                self.send_error(416)
+                return
+            self.send_response(206)
+            told = start + 1 if server.wrong_range else start
+            size = len(server.content)
+            self.send_header("Content-Range", f"bytes {told}-{size - 1}/{size}")
+        else:
+            self.send_response(200)
+        rest = server.content[start:]
+        if server.says_length:
+            self.send_header("Content-Length", str(len(rest)))
+        self.end_headers()
+        if server.drops_after:
+            rest = rest[: server.drops_after.pop(0)]
+        self.wfile.write(rest)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def fetch(server: Server, folder: Path, md5: str = MD5, quiet: bool = True) -> Path:
+    path = folder / "new" / "file.bin"
+    download.fetch(f"{server.address}/file.bin", path, md5=md5, quiet=quiet)
+    return path
+
+
+def part(folder: Path, content: bytes) -> Path:
+    path = folder / "new" / "file.bin.part"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    return path
+
+
+def only(path: Path) -> bool:
+    return [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("says_length", [True, False])
+def test_whole(server: Server, tmp_path: Path, says_length: bool) -> None:
+    server.says_length = says_length
+    path = fetch(server, tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.ranges == [None]
+    assert only(path)
+
+
+@pytest.mark.parametrize("have", [1, 1000, len(CONTENT) - 1])
+def test_goes_on_where_it_stopped(server: Server, tmp_path: Path, have: int) -> None:
+    part(tmp_path, CONTENT[:have])
+    path = fetch(server, tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.ranges == [f"bytes={have}-"]
+    assert only(path)
+
+
+@pytest.mark.parametrize("flaw", ["ignores_range", "wrong_range"])
+def test_server_that_does_not_continue(server: Server, tmp_path: Path, flaw: str) -> None:
+    setattr(server, flaw, True)
+    part(tmp_path, CONTENT[:1000])
+    path = fetch(server, tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert only(path)
+
+
+@pytest.mark.parametrize(
+    "stale", [b"\1" * 1000, b"\1" * len(CONTENT), b"\1" * (len(CONTENT) + 7), CONTENT + b"more"]
+)
+def test_stale_part(server: Server, tmp_path: Path, stale: bytes) -> None:
+    part(tmp_path, stale)
+    path = fetch(server, tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert only(path)
+
+
+def test_part_that_is_already_whole(server: Server, tmp_path: Path) -> None:
+    part(tmp_path, CONTENT)
+    assert fetch(server, tmp_path).read_bytes() == CONTENT
+
+
+def test_connection_dropped_on_the_way(server: Server, tmp_path: Path) -> None:
+    server.drops_after = [300_000, 0, 400_000]
+    path = fetch(server, tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.ranges == [None, "bytes=300000-", "bytes=300000-", "bytes=700000-"]
+
+
+def test_connection_dropped_again_and_again(server: Server, tmp_path: Path) -> None:
+    server.drops_after = [300_000] + [0] * download.TRIES
+    with pytest.raises(UserError, match="300000 bytes are kept"):
+        fetch(server, tmp_path)
+    assert (tmp_path / "new" / "file.bin.part").stat().st_size == 300_000
+    assert not (tmp_path / "new" / "file.bin").exists()
+    # The next call goes on.
+    assert fetch(server, tmp_path).read_bytes() == CONTENT
+    assert server.ranges[-1] == "bytes=300000-"
+
+
+def test_wrong_checksum(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        fetch(server, tmp_path, md5="0" * 32)
+    assert f"expected MD5 {'0' * 32}, got {MD5}" in str(caught.value)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_not_found(server: Server, tmp_path: Path) -> None:
+    url = server.address.replace("/files", "/elsewhere") + "/file.bin"
+    with pytest.raises(UserError, match="expected the file, got 404"):
+        download.fetch(url, tmp_path / "file.bin", md5=MD5, quiet=True)
+    assert len(server.ranges) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_server(server: Server, tmp_path: Path) -> None:
+    url = f"{server.address}/file.bin"
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(UserError, match="got no connection"):
+        download.fetch(url, tmp_path / "file.bin", md5=MD5, quiet=True)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/file", "host/file"])
+def test_other_addresses(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UserError, match="expected an address that starts with http"):
+        download.fetch(url, tmp_path / "new" / "file", md5=MD5, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_cannot_be_made(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "new").write_bytes(b"a file")
+    with pytest.raises(UserError, match="can't be written"):
+        fetch(server, tmp_path)
+
+
+def test_two_at_once(server: Server, tmp_path: Path) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            fetch(server, tmp_path)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert only(tmp_path / "new" / "file.bin")
+    assert (tmp_path / "new" / "file.bin").read_bytes() == CONTENT
+    assert server.ranges == [None]
+
+
+def test_lines_now_and_then(server: Server, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    fetch(server, tmp_path, quiet=False)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert lines[0] == "download of file.bin: starts"
+    assert lines[-1] == "download of file.bin: done"
+    assert "download of file.bin: 1.0 of 1.0 MB" in lines
+
+
+def test_bar_on_a_terminal(server: Server, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    fetch(server, tmp_path, quiet=False)
+    assert "file.bin" in capsys.readouterr().err
+
+
+def test_quiet(server: Server, tmp_path: Path, capsys) -> None:
+    fetch(server, tmp_path, quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_load_downloads_from_a_mirror(
+    server: Server, tmp_path: Path, monkeypatch, slash: str
+) -> None:
+    server.content = data_files.publish(monkeypatch, "cifar100", data_files.cifar("cifar100"))
+    config = Config(data="cifar100", data_dir=str(tmp_path / "data"))
+    cpu = torch.device("cpu")
+    first = load(config, cpu, mirror=server.address + slash, quiet=True)
+    assert len(server.ranges) == 1
+    second = load(config, cpu, mirror=server.address, quiet=True)
+    assert len(server.ranges) == 1
+    assert first.fingerprint == second.fingerprint
+
+
+def test_official_address(tmp_path: Path, monkeypatch) -> None:
+    asked = []
+
+    def fetch(url: str, *_, **__) -> None:
+        asked.append(url)
+        raise UserError("stop")
+
+    monkeypatch.setattr("mpelu.lab.data.archives.fetch", fetch)
+    for data in ("cifar10", "cifar100"):
+        with pytest.raises(UserError, match="stop"):
+            load(Config(data=data, data_dir=str(tmp_path)), torch.device("cpu"))
+    assert asked == [
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+    ]

@@ -1,0 +1,283 @@
+"""Image folders through worker processes."""
+
+import importlib
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mpelu.lab.data import load, workers
+from mpelu.lab.data.images import decode
+from mpelu.lab.errors import UserError
+from mpelu.lab.train.config import Config
+
+CPU = torch.device("cpu")
+CLASSES = ("ant", "bee", "cow")
+
+
+def make(folder: Path, each: int = 4, halves: tuple[str, ...] = ("train", "val")) -> Path:
+    """Images of many modes and sizes, `each` of a class."""
+    random = np.random.default_rng(0)
+    modes = ("RGB", "L", "RGBA", "CMYK")
+    for half in halves:
+        for label, name in enumerate(CLASSES):
+            (folder / half / name).mkdir(parents=True)
+            for index in range(each):
+                mode = modes[index % len(modes)]
+                size = (20 + 3 * index, 25 + label)
+                pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
+                suffix = {"RGBA": "png", "CMYK": "JPEG"}.get(mode, "jpg")
+                path = folder / half / name / f"{index:03}.{suffix}"
+                Image.fromarray(pixels).convert(mode).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    return make(tmp_path_factory.mktemp("images"))
+
+
+def config(folder: Path, **changes) -> Config:
+    given = {"image_size": 16, "crop": 12, "preprocess": "none"} | changes
+    return Config(data="folder", data_dir=str(folder), **given)
+
+
+def test_what_is_there(images: Path) -> None:
+    data = load(config(images), CPU)
+    assert data.classes == CLASSES
+    assert (data.train_count, data.test_count) == (12, 12)
+    assert (data.channels, data.size) == (3, 12)
+    assert load(config(images), CPU).fingerprint == data.fingerprint
+    assert load(config(images, train_limit=5), CPU).fingerprint != data.fingerprint
+
+
+def test_batches_in_order(images: Path) -> None:
+    """In turns from each class; the middle of each file."""
+    data = load(config(images), CPU)
+    batches = torch.tensor([11, 0, 3, 4, 8, 1, 2, 10, 9, 7, 6, 5]).split(5)
+    seen = list(data.test(batches))
+    assert [len(labels) for _, labels in seen] == [5, 5, 2]
+    for batch, (pictures, labels) in zip(batches, seen, strict=True):
+        assert pictures.dtype == torch.float32
+        assert labels.tolist() == [index % 3 for index in batch.tolist()]
+        for index, picture in zip(batch.tolist(), pictures, strict=True):
+            (path,) = (images / "val" / CLASSES[index % 3]).glob(f"{index // 3:03}.*")
+            expected = decode(path, 16, 3)[:, 2:14, 2:14].float() / 255
+            assert torch.equal(picture, expected)
+
+
+@pytest.mark.parametrize("augment", ["none", "crop-flip", "pad-crop-flip"])
+def test_a_sample_depends_on_seed_and_index_alone(images: Path, augment: str) -> None:
+    data = load(config(images, augment=augment, preprocess="channel"), CPU)
+    whole, labels = next(data.train([torch.arange(12)], 5))
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    parts = list(data.train(order.split(5), 5))
+    assert torch.equal(torch.cat([pictures for pictures, _ in parts]), whole[order])
+    assert torch.equal(torch.cat([each for _, each in parts]), labels[order])
+    other = next(data.train([torch.arange(12)], 6))[0]
+    assert torch.equal(other, whole) == (augment == "none")
+
+
+def test_nothing_else_random_is_touched(images: Path) -> None:
+    before = torch.get_rng_state()
+    data = load(config(images, augment="crop-flip", preprocess="channel"), CPU)
+    list(data.train([torch.arange(12)], 5))
+    list(data.test([torch.arange(12)]))
+    digits = load(Config(augment="crop-flip", crop=6), CPU)
+    list(digits.train([torch.arange(12)], 5))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_sizes_left_to_us(images: Path) -> None:
+    data = load(Config(data="folder", data_dir=str(images), preprocess="none"), CPU)
+    assert data.size == 224
+    assert next(data.test([torch.arange(2)]))[0].shape == (2, 3, 224, 224)
+    small = Config(data="folder", data_dir=str(images), preprocess="none", image_size=48)
+    assert load(small, CPU).size == 48
+
+
+def test_limits(images: Path) -> None:
+    data = load(config(images, train_limit=4, test_limit=2), CPU)
+    assert (data.train_count, data.test_count) == (4, 2)
+    assert next(data.train([torch.arange(4)], 0))[1].tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("kind", ["channel", "mean-image", "gcn-zca"])
+def test_fitted_once_and_kept(tmp_path: Path, monkeypatch, kind: str) -> None:
+    make(tmp_path)
+    data = load(config(tmp_path, preprocess=kind), CPU)
+    (kept,) = (tmp_path / "cache").glob(f"{kind}-*.safetensors")
+    everything = next(load(config(tmp_path, crop=16), CPU).train([torch.arange(12)], 0))[0] * 255
+    if kind == "mean-image":
+        assert torch.allclose(data.preprocess.state()["mean"], everything.mean(0), atol=1e-3)
+    if kind == "channel":
+        assert torch.allclose(data.preprocess.state()["mean"], everything.mean((0, 2, 3)))
+    monkeypatch.setattr(workers.Reader, "read", lambda *_: pytest.fail("read again"))
+    again = load(config(tmp_path, preprocess=kind), CPU)
+    for name, tensor in data.preprocess.state().items():
+        assert torch.equal(tensor, again.preprocess.state()[name])
+    assert kept.exists()
+
+
+def test_fitted_on_evenly_spaced_images(images: Path, monkeypatch) -> None:
+    monkeypatch.setattr(importlib.import_module("mpelu.lab.data.load"), "SAMPLED", 4)
+    asked = []
+    real = workers.Reader.read
+
+    def read(self, batches):
+        batches = list(batches)
+        asked.extend(batches)
+        return real(self, batches)
+
+    monkeypatch.setattr(workers.Reader, "read", read)
+    load(config(images, preprocess="mean-image", image_size=13), CPU)
+    assert torch.cat(asked).tolist() == [0, 3, 6, 9]
+
+
+def test_test_folder_in_place_of_val(tmp_path: Path) -> None:
+    make(tmp_path, each=1, halves=("train", "test"))
+    data = load(config(tmp_path), CPU)
+    assert data.test_count == 3
+
+
+def test_other_files_are_passed_over(tmp_path: Path) -> None:
+    make(tmp_path, each=1)
+    (tmp_path / "train" / "ant" / "notes.txt").write_text("x")
+    (tmp_path / "train" / "ant" / ".hidden.jpg").write_text("x")
+    (tmp_path / "train" / ".hidden").mkdir()
+    (tmp_path / "train" / "README").write_text("x")
+    data = load(config(tmp_path), CPU)
+    assert (data.train_count, data.classes) == (3, CLASSES)
+
+
+def damage(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.write_bytes(path.read_bytes()[:-150])
+
+
+def test_too_many_damaged_files(tmp_path: Path) -> None:
+    make(tmp_path)
+    damage(tmp_path, "train/bee/001.jpg", "val/cow/002.png")
+    data = load(config(tmp_path), CPU)
+    with pytest.raises(UserError) as caught:
+        list(data.train(torch.arange(12).split(12), 0))
+    message = str(caught.value)
+    assert "expected at most 0.1% damaged files, got 1 of 12: bee/001.jpg" in message
+    with pytest.raises(UserError, match=r"got 1 of 12: cow/002\.png"):
+        list(data.test(torch.arange(12).split(12)))
+    with pytest.raises(UserError, match=r"got 1 of 12: bee/001\.jpg"):
+        load(config(tmp_path, preprocess="channel"), CPU)
+
+
+def test_an_error_names_some_files(tmp_path: Path) -> None:
+    make(tmp_path)
+    damage(tmp_path, *(f"train/{name}/{i:03}.jpg" for name in CLASSES for i in (0, 1)))
+    with pytest.raises(UserError, match=r"got 6 of 12: ant/000\.jpg, .* and 1 more$"):
+        list(load(config(tmp_path), CPU).train([torch.arange(12)], 0))
+
+
+def test_few_damaged_files_are_left_out(tmp_path: Path, monkeypatch, caplog) -> None:
+    make(tmp_path)
+    damage(tmp_path, "train/bee/001.jpg")  # index 4
+    monkeypatch.setattr(workers, "MOST_DAMAGED", 0.1)
+    data = load(config(tmp_path, augment="crop-flip"), CPU)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            seen = list(data.train(torch.arange(12).split(6), 3))
+    assert caplog.text.count("bee/001.jpg can't be read and is left out") == 1
+    assert [labels.tolist() for _, labels in seen] == [[0, 1, 2, 0, 2], [0, 1, 2, 0, 1, 2]]
+    assert [len(pictures) for pictures, _ in seen] == [5, 6]
+    # The others keep their crops.
+    rest = next(data.train([torch.tensor([5])], 3))[0]
+    assert torch.equal(seen[0][0][4:], rest)
+
+
+def test_batch_without_an_image(tmp_path: Path, monkeypatch) -> None:
+    make(tmp_path)
+    damage(tmp_path, "train/bee/001.jpg")
+    monkeypatch.setattr(workers, "MOST_DAMAGED", 0.1)
+    data = load(config(tmp_path), CPU)
+    with pytest.raises(UserError, match=r"got one without: bee/001\.jpg"):
+        list(data.train([torch.tensor([4])], 0))
+
+
+def test_file_that_vanishes(tmp_path: Path) -> None:
+    make(tmp_path)
+    data = load(config(tmp_path), CPU)
+    (tmp_path / "train" / "ant" / "000.jpg").unlink()
+    with pytest.raises(UserError, match=r"got 1 of 12: ant/000\.jpg"):
+        list(data.train([torch.arange(12)], 0))
+
+
+def kill_this_process(*_) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_killed_worker(images: Path, monkeypatch) -> None:
+    data = load(config(images), CPU)
+    monkeypatch.setattr(workers, "decode", kill_this_process)
+    with pytest.raises(UserError, match="a process that decodes images died") as caught:
+        list(data.train([torch.arange(12)], 0))
+    assert "\n" not in str(caught.value)
+    # The thread that fed the dead process complains on its own; not in the next test.
+    for thread in threading.enumerate():
+        if thread.name.startswith("QueueFeeder"):
+            thread.join(10)
+
+
+def test_left_early(images: Path) -> None:
+    data = load(config(images), CPU)
+    batches = data.train((torch.tensor([index % 12]) for index in range(10**9)), 0)
+    next(batches)
+    batches.close()
+
+
+def test_workers_share_the_processors(monkeypatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    assert workers._workers() == 6
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert workers._workers() == 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(200)), raising=False)
+    assert workers._workers() == 16
+
+
+def remove(path: Path) -> None:
+    for each in sorted(path.rglob("*"), reverse=True):
+        each.rmdir() if each.is_dir() else each.unlink()
+    path.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("", "expected a folder, got No such file"),
+        ("train", r"expected folders train and val \(or test\), got val"),
+        ("val", r"expected folders train and val \(or test\), got train"),
+        ("val/bee", "expected the same classes in train and val, got 'bee' in one only"),
+        ("train/bee", "expected the same classes in train and val, got 'bee' in one only"),
+    ],
+)
+def test_missing_folders(tmp_path: Path, missing: str, message: str) -> None:
+    folder = make(tmp_path / "images", each=1)
+    remove(folder / missing)
+    with pytest.raises(UserError, match=message):
+        load(config(folder), CPU)
+
+
+def test_empty_folders(tmp_path: Path) -> None:
+    for half in ("train", "val"):
+        (tmp_path / half).mkdir()
+    with pytest.raises(UserError, match="train: expected a folder for each class, got none"):
+        load(config(tmp_path), CPU)
+    for half in ("train", "val"):
+        (tmp_path / half / "ant").mkdir()
+    with pytest.raises(UserError, match="ant: expected images, got none"):
+        load(config(tmp_path), CPU)
