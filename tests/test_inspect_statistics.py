@@ -95,6 +95,15 @@ def test_an_activation_of_the_users_own_is_known_by_what_it_does() -> None:
     assert only(SReLU(4), torch.randn(8, 4, 2, 2)).kind == "activation"
 
 
+def test_infinite_masks_are_let_through() -> None:
+    class Masked(nn.Module):
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(values + mask, 1)
+
+    mask = torch.tensor([[0.0, -math.inf]])
+    assert only(Masked(), [(torch.ones(3, 2), mask)]).mean == 0.5
+
+
 def test_dead_channels() -> None:
     inputs = torch.tensor([[-1.0, -1.0, 2.0], [-3.0, -3.0, -1.0]])
     inputs[:, 1] = -100.0
@@ -267,8 +276,8 @@ def test_values_that_overflowed_are_told_as_such() -> None:
         ([], "at least one batch, got none"),
         (torch.empty(0, 3), r"batches with values, got one of shape \[0, 3\]"),
         ([torch.empty(2, 3, device="meta")], "batches with memory, got one on meta"),
-        ([torch.tensor([[math.nan]])], "finite inputs"),
-        ([("a", 1)], "tensors as inputs"),
+        ([torch.tensor([[math.nan]])], "batches of numbers, got NaN"),
+        ([("a", 1)], "tensors in a batch, got tuple"),
     ],
 )
 def test_bad_batches(batches: object, message: str) -> None:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from mpelu.lab.commands import eval, list, models, predict, reproduce, train
+from mpelu.lab.commands import (
+    eval,
+    explore,
+    inspect,
+    list,
+    models,
+    predict,
+    report,
+    reproduce,
+    train,
+)
 from mpelu.lab.errors import UserError
 
-COMMANDS = (train, eval, predict, list, reproduce, models)
+COMMANDS = (train, eval, predict, inspect, list, reproduce, report, explore, models)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,5 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         return chosen.run(chosen) or 0
+    except BrokenPipeError:  # `mpelu models | head`: nobody reads on, and nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except UserError as error:
         parser.exit(2, f"mpelu: error: {error}\n")

@@ -82,8 +82,10 @@ def _subject(arguments: argparse.Namespace, fields: dict[str, Any]) -> Subject:
 def _show(subject: Subject, folder: Path | None, out: Path | None, *, quiet: bool) -> None:
     from mpelu.lab.inspect.collect import collect
     from mpelu.lab.inspect.table import table
-    from mpelu.lab.inspect.write import write
+    from mpelu.lab.inspect.write import make, write
 
+    if out is not None:
+        make(out)
     name = subject.config.model
     with subject.mode():
         found = collect(

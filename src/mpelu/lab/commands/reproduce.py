@@ -45,7 +45,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--jobs",
         type=int,
-        help="runs at a time (default: at small scale one for each core, else 1)",
+        help="runs at a time (default: one for each core at small scale, else 1)",
     )
     ray = parser.add_argument_group("executor ray")
     ray.add_argument("--ray-address", help="of a cluster; without, one is made on this machine")

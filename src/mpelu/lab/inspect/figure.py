@@ -10,13 +10,14 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-_KINDS = {"conv and linear": ("conv", "linear"), "norm": ("norm",), "activation": ("activation",)}
-_COLOURS = {"conv and linear": "#0072b2", "norm": "#999999", "activation": "#d55e00"}
+_KINDS = {"conv, linear": ("conv", "linear"), "norm": ("norm",), "activation": ("activation",)}
+_COLOURS = {"conv, linear": "#0072b2", "norm": "#999999", "activation": "#d55e00"}
 _SHARES = {
-    "linear_share": ("above zero", "#0072b2"),
-    "saturated_share": ("saturated", "#d55e00"),
-    "never_positive_share": ("channels never above zero", "#999999"),
+    "linear_share": ("inputs > 0", "#0072b2"),
+    "saturated_share": ("inputs saturated", "#d55e00"),
+    "never_positive_share": ("channels never > 0", "#999999"),
     "dead_share": ("channels dead", "#000000"),
 }
 _RESIDUAL_COLOURS = ("#440154", "#31688e", "#35b779", "#e0a500")
@@ -47,7 +48,7 @@ def figure(found: dict[str, Any], title: str) -> Figure:
     depths = {(row["name"], row["call"]): row["depth"] for row in rows}
     if found["residual"] is not None:
         panels.append(partial(_shares, rows=rows))
-    if found["residual"] is not None and found["residual"]["bounded"] is not None:
+    if found["residual"] is not None and min(found["residual"]["bounded"] or [1]) < 1:
         panels.append(partial(_residuals, residual=found["residual"], depths=depths))
     learned = found["activations"]
     present = [name for name in _NAMES if any(name in layer for layer in learned["layers"])]
@@ -96,8 +97,21 @@ def _line(
     axes.plot(x, y, color=color, linestyle="none", marker=marker, markersize=size, label=label)
 
 
-def _legend(axes: Axes) -> None:
-    axes.legend(frameon=True, framealpha=0.85, edgecolor="none", fontsize=8)
+def _titled(axes: Axes, title: str) -> None:
+    """Title, and below it the legend, above the axes, where neither hides a point."""
+    axes.set_title(title, loc="left", pad=18)
+    axes.set_xlabel(_DEPTH)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if axes.lines:
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(-0.02, 0.97),
+            ncols=4,
+            frameon=False,
+            fontsize=8,
+            handletextpad=0.1,
+            columnspacing=0.8,
+        )
 
 
 def _moment(axes: Axes, *, rows: Sequence[dict[str, Any]], key: str, text: str) -> None:
@@ -108,9 +122,7 @@ def _moment(axes: Axes, *, rows: Sequence[dict[str, Any]], key: str, text: str) 
         if points:
             _line(axes, points, label=name, color=_COLOURS[name])
     axes.set_yscale("log")
-    axes.set(title=text, xlabel=_DEPTH)
-    if axes.lines:
-        _legend(axes)
+    _titled(axes, text)
 
 
 def _shares(axes: Axes, *, rows: Sequence[dict[str, Any]]) -> None:
@@ -118,8 +130,8 @@ def _shares(axes: Axes, *, rows: Sequence[dict[str, Any]]) -> None:
         points = [(row["depth"], 100 * row[key]) for row in rows if row[key] is not None]
         if points:
             _line(axes, points, label=name, color=colour)
-    axes.set(title="inputs of activations, and channels, in %", xlabel=_DEPTH, ylim=(-3, 103))
-    _legend(axes)
+    axes.set_ylim(-3, 103)
+    _titled(axes, "inputs of activations, and channels, in %")
 
 
 def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, int], int]) -> None:
@@ -131,8 +143,8 @@ def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, 
         ]
         colour = _RESIDUAL_COLOURS[index % len(_RESIDUAL_COLOURS)]
         _line(axes, points, label=f"< {bound:g}", color=colour)
-    axes.set(title="inputs with a Taylor residual below, in %", xlabel=_DEPTH, ylim=(-3, 103))
-    _legend(axes)
+    axes.set_ylim(-3, 103)
+    _titled(axes, "inputs with a Taylor residual below, in %")
 
 
 def _by_depth(
@@ -154,9 +166,7 @@ def _by_depth(
         colour = _PARAMETERS[name]["color"]
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         _line(axes, means, label=_NAMES[name], **_PARAMETERS[name])
-    title = " and ".join(_NAMES[name] for name in names)
-    axes.set(title=f"{title}: mean over channels, least to greatest", xlabel=_DEPTH)
-    _legend(axes)
+    _titled(axes, f"{' and '.join(_NAMES[name] for name in names)}: mean, least to greatest")
 
 
 def _over_training(
@@ -172,7 +182,9 @@ def _over_training(
         axes.plot(
             learned["epochs"], values, color=colours(scale(order[each["name"]])), linewidth=0.8
         )
-    axes.set(title=f"{_NAMES[name]} over training, mean over channels", xlabel="epoch")
+    axes.set_title(f"{_NAMES[name]} over training, mean over channels", loc="left")
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     assert axes.figure is not None
     bar = axes.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colours), ax=axes)
     bar.set_label("depth of the layer", fontsize=8)

@@ -36,7 +36,7 @@ class Layer:
 
 
 def describe(name: str, module: nn.Module) -> Layer:
-    """The module as a layer. Running it, where that is needed to know it, is left to a copy."""
+    """The module as a layer. Where it must be run to know it, a copy is."""
     if isinstance(module, MPELU):
         return Layer(
             name=name, kind="activation", module=module, activation=describe_module(module)
@@ -54,6 +54,8 @@ def describe(name: str, module: nn.Module) -> Layer:
 
 
 def _unlisted(name: str, module: nn.Module) -> Layer:
+    if any(sum(size > 1 for size in each.shape) > 1 for each in module.parameters()):
+        return Layer(name=name, kind="other", module=module)  # a weight, maybe too large to copy
     try:
         probe = copy.deepcopy(module)
         probe._forward_hooks.clear()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.init.activations import Activation
+from mpelu.init.channels import Value, as_value
 from mpelu.init.graph import unwrap
 from mpelu.init.residual import residual_share
 from mpelu.lab.inspect.layers import Layer, find_layers
@@ -20,8 +21,9 @@ from mpelu.modules import MIN_BETA
 RESIDUALS = (0.01, 0.5, 2.0, 4.5)
 """The paper's. With alpha = beta = 1 they belong to y > -0.1414, -1, -2 and -3."""
 
-EDGES = tuple(index / 20 for index in range(-100, 101))
-"""Of the histogram's bins, from -5 to 5."""
+_REACH, _STEPS = 5, 16
+EDGES = tuple(step / _STEPS for step in range(-_REACH * _STEPS, _REACH * _STEPS + 1))
+"""Of the histogram's bins, from -5 to 5. Powers of two, so that scaling to them doesn't round."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,35 +76,36 @@ class _Record:
     layer: Layer
     call: int
     residuals: tuple[float, ...]
-    edges: Tensor
     moments: Moments = field(default_factory=Moments)
     bounded: list[int] = field(default_factory=list)
     above: list[int] = field(default_factory=list)
-    counts: Tensor | None = None
+    counts: Tensor = field(default_factory=lambda: torch.zeros(len(EDGES) + 1, dtype=torch.int64))
 
     def add(self, values: Tensor) -> None:
-        bounds = self.thresholds(values)
+        ones = [-threshold for threshold in _ones(self.residuals)]
+        own = self._thresholds()
+        is_paper = own is not None and all(isinstance(each, float) for each in own) and own == ones
         for part in chunks(values):
             self.moments.add(part)
-            self.above = _sum(self.above, [int((part > -t).sum()) for t in _ones(self.residuals)])
-            if bounds is not None:
-                shares = [int((part > -by_channel(t, part)).sum()) for t in bounds]
-                self.bounded = _sum(self.bounded, shares)
-            numbers = part[~part.isnan()]
-            bins = torch.bucketize(numbers, self.edges.to(part.device), right=True)
-            counts = torch.bincount(bins, minlength=len(self.edges) + 1).cpu()
-            self.counts = counts if self.counts is None else self.counts + counts
+            above = [int(torch.count_nonzero(part > threshold)) for threshold in ones]
+            self.above = _sum(self.above, above)
+            if is_paper:
+                self.bounded = _sum(self.bounded, above)
+            elif own is not None:
+                bounded = [torch.count_nonzero(part > by_channel(each, part)) for each in own]
+                self.bounded = _sum(self.bounded, [int(each) for each in bounded])
+            self.counts += _histogram(part).cpu()
 
-    def thresholds(self, values: Tensor) -> list[Tensor] | None:
+    def _thresholds(self) -> list[Value] | None:
+        """Above which y has a residual below each bound, as plain numbers where they are."""
         shape = _shape(self.layer.activation)
         if shape is None:
             return None
         alpha, beta = shape
-        return [torch.sqrt(2 * residual / alpha) / beta for residual in self.residuals]
+        return [as_value(-torch.sqrt(2 * each / alpha) / beta) for each in self.residuals]
 
     def result(self) -> LayerResiduals:
         count = self.moments.count
-        assert self.counts is not None
         return LayerResiduals(
             name=self.layer.name,
             call=self.call,
@@ -151,6 +154,15 @@ def _ones(residuals: Sequence[float]) -> list[float]:
     return [math.sqrt(2 * residual) for residual in residuals]
 
 
+def _histogram(values: Tensor) -> Tensor:
+    """Counts below the first edge, between edges, and at or above the last; NaN in none."""
+    if values.isnan().any():
+        values = values[~values.isnan()]
+    least = -_REACH * _STEPS - 1
+    bins = (values * _STEPS).floor_().clamp_(least, -least - 1).sub_(least).to(torch.int32)
+    return torch.bincount(bins.flatten(), minlength=len(EDGES) + 1)
+
+
 def _sum(old: list[int], new: list[int]) -> list[int]:
     return [a + b for a, b in zip(old, new, strict=True)] if old else new
 
@@ -161,7 +173,6 @@ def residual_histogram(
     *,
     layers: Iterable[str] | None = None,
     residuals: Sequence[float] = RESIDUALS,
-    edges: Sequence[float] = EDGES,
 ) -> ResidualHistogram:
     """Measures what table 8 of the paper prints, for every activation of the model.
 
@@ -172,7 +183,6 @@ def residual_histogram(
         batches: as of `activation_statistics`.
         layers: names of activations; None for all.
         residuals: bounds of the residual, above zero.
-        edges: of the histogram's bins, rising.
 
     Example:
         >>> model = nn.Sequential(mpelu.MPELU())
@@ -185,30 +195,25 @@ def residual_histogram(
     model = unwrap(model)
     if not residuals or not min(residuals) > 0:
         raise ValueError(f"{caller}: expected residuals > 0, got {list(residuals)}")
-    if len(edges) < 2 or list(edges) != sorted(set(edges)):
-        raise ValueError(f"{caller}: expected two or more rising edges, got {list(edges)}")
     found = find_layers(caller, model, layers)
     chosen = [layer for layer in found if layer.kind == "activation"]
     if not chosen or (layers is not None and len(chosen) < len(found)):
         others = [layer.name for layer in found if layer.kind != "activation"]
         raise ValueError(f"{caller}: expected activations, got {others[:3] or 'none'}")
     records: dict[tuple[str, int], _Record] = {}
-    edge_tensor = torch.tensor(list(edges), dtype=torch.float64)
 
     def before(layer: Layer, call: int, inputs: Tensor) -> None:
-        fresh = _Record(layer, call, tuple(residuals), edge_tensor)
+        fresh = _Record(layer, call, tuple(residuals))
         records.setdefault((layer.name, call), fresh).add(inputs)
 
     watch = Watch(model, before, lambda *_: None)
     with torch.no_grad(), undisturbed(model), watch.on(chosen):
         for batch in checked(caller, batches):
             watch.run(batch)
-    return _total(tuple(residuals), tuple(edges), list(records.values()))
+    return _total(tuple(residuals), list(records.values()))
 
 
-def _total(
-    residuals: tuple[float, ...], edges: tuple[float, ...], records: list[_Record]
-) -> ResidualHistogram:
+def _total(residuals: tuple[float, ...], records: list[_Record]) -> ResidualHistogram:
     if not records:
         raise ValueError("residual_histogram: expected the model to call activations, got none")
     count = sum(record.moments.count for record in records)
@@ -219,7 +224,7 @@ def _total(
     return ResidualHistogram(
         residuals=residuals,
         thresholds=tuple(-threshold for threshold in _ones(residuals)),
-        edges=edges,
+        edges=EDGES,
         layers=layers,
         count=count,
         bounded=(

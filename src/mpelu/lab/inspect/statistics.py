@@ -65,8 +65,8 @@ class _Record:
     def add_input(self, values: Tensor) -> None:
         for part in chunks(values):
             self.inputs += part.numel()
-            self.linear += int((part > 0).sum())
-            self.saturated += int(_saturated(self.layer, part, values.dtype).sum())
+            self.linear += int(torch.count_nonzero(part > 0))
+            self.saturated += int(torch.count_nonzero(_saturated(self.layer, part, values.dtype)))
 
     def add_output(self, values: Tensor) -> None:
         for part in chunks(values):

@@ -71,9 +71,10 @@ class Range:
 
     def add(self, values: Tensor) -> None:
         """Adds values with channels in dimension 1; less than two dimensions are one channel."""
-        flat = values.reshape(1, -1) if values.dim() < 2 else values.transpose(0, 1).flatten(1)
-        low, high = flat.aminmax(dim=1)
-        self.values_each += flat.size(1)
+        values = values.reshape(-1, 1) if values.dim() < 2 else values
+        others = [dim for dim in range(values.dim()) if dim != 1]
+        low, high = values.amin(others), values.amax(others)
+        self.values_each += values.numel() // len(low)
         if self.low is None or self.high is None:
             self.low, self.high = low, high
         else:

@@ -15,11 +15,11 @@ from mpelu.lab.errors import UserError
 from mpelu.lab.inspect.learned import Learned, learned_parameters
 from mpelu.lab.train import network
 from mpelu.lab.train.config import Config
-from mpelu.lab.train.engine import _example as example_of
+from mpelu.lab.train.prepare import example_for
 from mpelu.lab.train.restore import load_network
 
 _MOST_IMAGES = 64
-_MOST_PIXELS = 2**16
+_MOST_PIXELS = 2**19
 """Of a batch, so that a gradient takes about as much memory as in training."""
 
 
@@ -79,12 +79,11 @@ def of_config(config: Config, images: int) -> Subject:
     network.check_name(config)
     device = _device(config)
     dataset = data.load(config, device)
-    example = example_of(config, dataset) if config.init == "lsuv" else None
-    model = network.build(config, len(dataset.classes), dataset.channels, dataset.size, example).to(
-        device
-    )
+    example = example_for(config, dataset) if config.init == "lsuv" else None
+    channels, size = dataset.channels, dataset.size
+    model = network.build(config, len(dataset.classes), channels, size, example)
     batches = _batches(dataset, images)
-    network.check_size(model.cpu(), dataset.channels, dataset.size, len(batches[-1][0]))
+    network.check_size(model, channels, size, min(len(batch) for batch, _ in batches))
     return Subject(config=config, model=model.to(device), batches=batches, which="initial")
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from mpelu.init.checks import check_inputs
 from mpelu.init.graph import Inputs, arguments, substitute
 from mpelu.lab.inspect.layers import Layer
 
@@ -48,7 +47,10 @@ def checked(caller: str, batches: Batches) -> Iterator[Inputs]:
                 raise ValueError(
                     f"{caller}: expected batches with values, got one of shape {list(tensor.shape)}"
                 )
-        check_inputs(caller, batch)
+            if tensor.is_floating_point() and tensor.isnan().any():
+                raise ValueError(f"{caller}: expected batches of numbers, got NaN in one")
+        if not tensors:
+            raise ValueError(f"{caller}: expected tensors in a batch, got {type(batch).__name__}")
         found = True
         yield batch
     if not found:

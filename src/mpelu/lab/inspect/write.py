@@ -11,13 +11,21 @@ from mpelu.lab.inspect.figure import figure, png
 from mpelu.lab.train import files
 
 
+def make(folder: Path) -> None:
+    """Makes the folder, with a UserError if that can't be done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(folder, error) from error
+
+
 def write(found: dict[str, Any], title: str, folder: Path) -> list[Path]:
     """Writes inspect.json and inspect.png, each whole or not at all.
 
     Args:
         found: as `collect` gives it.
         title: of the figure.
-        folder: made if it isn't there.
+        folder: where they go.
 
     Raises:
         UserError: if they can't be written.
@@ -27,9 +35,12 @@ def write(found: dict[str, Any], title: str, folder: Path) -> list[Path]:
         "inspect.png": png(figure(found, title)),
     }
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             files.write(folder / name, content)
     except OSError as error:
-        raise UserError(f"{folder}: can't be written: {error.strerror or error}") from error
+        raise _refused(folder, error) from error
     return [folder / name for name in contents]
+
+
+def _refused(folder: Path, error: OSError) -> UserError:
+    return UserError(f"{folder}: can't be written: {error.strerror or error}")

@@ -24,7 +24,11 @@ def parameters_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def write(run: Path, epoch: int, model: nn.Module) -> None:
-    """Writes them, if there are any, as those of the end of the epoch."""
+    """Writes them, if there are any, as those of the end of the epoch.
+
+    The file's metadata holds their names in the order of depth: safetensors sorts its tensors.
+    """
     values = parameters_of(model)
     if values:
-        files.write(run / FOLDER / f"epoch-{epoch:04d}.safetensors", save(values))
+        data = save(values, metadata={"order": "\n".join(values)})
+        files.write(run / FOLDER / f"epoch-{epoch:04d}.safetensors", data)

@@ -11,12 +11,13 @@ import io
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save as to_safetensors
+from torch import Tensor
 
 from mpelu.lab.train import files
 
@@ -52,8 +53,7 @@ def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
         OSError: and the checkpoints there were before are intact.
     """
     path = path_of(run, step)
-    weights = {name: value.contiguous() for name, value in contents["model"].items()}
-    files.write(path.with_suffix(".safetensors"), to_safetensors(_apart(weights)))
+    files.write(path.with_suffix(".safetensors"), weights_alone(contents["model"]))
     buffer = io.BytesIO()
     torch.save(contents, buffer)
     files.write(path, buffer.getbuffer().tobytes())
@@ -95,8 +95,10 @@ def load(path: Path) -> dict[str, Any]:
         contents = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise Damaged("it holds more than tensors and plain values, refused") from None
-    except (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise Damaged(str(error).splitlines()[0]) from None
+    except Damaged:
+        raise
+    except Exception as error:  # what comes of arbitrary bytes
+        raise Damaged((str(error) or type(error).__name__).splitlines()[0]) from None
     if not isinstance(contents, dict) or contents.get("format") != 1:
         raise Damaged("it isn't a checkpoint of this version")
     return contents
@@ -108,11 +110,12 @@ def set_aside(path: Path) -> None:
     path.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def _apart(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tied weights become copies: the safetensors format knows no sharing."""
+def weights_alone(weights: Mapping[str, Tensor]) -> bytes:
+    """In the safetensors format, which knows neither strides nor sharing."""
     seen: set[int] = set()
     result = {}
     for name, value in weights.items():
-        result[name] = value.clone() if value.data_ptr() in seen else value
-        seen.add(value.data_ptr())
-    return result
+        dense = value.contiguous()
+        result[name] = dense.clone() if dense.data_ptr() in seen else dense
+        seen.add(dense.data_ptr())
+    return to_safetensors(result)

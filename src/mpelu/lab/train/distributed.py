@@ -85,6 +85,8 @@ class World:
 def join(device: str) -> Iterator[World]:
     """The processes torchrun started, told by its environment variables, or this one alone.
 
+    A process group that is there already is taken as it is.
+
     Args:
         device: "auto", "cpu" or "cuda".
     """
@@ -99,8 +101,11 @@ def join(device: str) -> Iterator[World]:
     if kind == "cuda":
         place = torch.device(kind, int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(place)
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    own = not dist.is_initialized()
+    if own:
+        dist.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
         yield World(device=place, rank=dist.get_rank(), size=size)
     finally:
-        dist.destroy_process_group()
+        if own:
+            dist.destroy_process_group()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -81,6 +80,6 @@ def find(
     return None
 
 
-def largest(gradients: list[Tensor]) -> Tensor:
-    """The largest absolute value; not finite if any of them isn't."""
-    return nn.utils.get_total_norm(gradients, math.inf)
+def finite(gradients: list[Tensor]) -> bool:
+    """Whether all of them are, element for element."""
+    return all(bool(gradient.isfinite().all()) for gradient in gradients)

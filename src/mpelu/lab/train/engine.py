@@ -168,6 +168,7 @@ def _run(
             run=run,
             signals=stack.enter_context(signals.caught()),
         )
+        stack.callback(loop.close)
         try:
             if resumed:
                 take_up(loop, quiet)
@@ -176,11 +177,9 @@ def _run(
             loop.display = display(
                 quiet or not world.is_main, prepared.schedule.steps, loop.state.step
             )
-            stack.callback(loop.display.close)
             if world.is_main:
                 if tensorboard:
                     loop.events = events.Events(run, loop.state.step)
-                    stack.callback(loop.events.close)
                 loop.status("running", "")
             ended = loop.run_all()
             return _finish(loop, ended)
@@ -207,8 +206,6 @@ def _finish(loop: Loop, ended: Divergence | int | None) -> Outcome:
         message = f"interrupted by {name} after step {loop.state.step}; --resume goes on"
     if loop.is_main:
         loop.status(state, message, **more)
-        for lines in loop.logs.values():
-            lines.close()
     loop.display.close()
     loop.display.note(message)
     return Outcome(

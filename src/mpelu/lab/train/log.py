@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -32,4 +33,6 @@ class Lines:
         return self._file.tell()
 
     def close(self) -> None:
-        self._file.close()
+        """Every line was brought to the file when it was written, so nothing is lost here."""
+        with contextlib.suppress(OSError):
+            self._file.close()

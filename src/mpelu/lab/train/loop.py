@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Generator, Iterator
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from mpelu.lab.errors import UserError
 from mpelu.lab.train import activations, checkpoint, files, folder
 from mpelu.lab.train.config import Config
 from mpelu.lab.train.divergence import Divergence
@@ -107,9 +108,17 @@ class Loop:
             if stopped is not None:
                 return stopped
         if self.is_main:
-            weights = self.stepper.model.state_dict()
-            files.write(self.run / "model.safetensors", to_safetensors(weights))
+            weights = checkpoint.weights_alone(self.stepper.model.state_dict())
+            files.write(self.run / "model.safetensors", weights)
         return None
+
+    def close(self) -> None:
+        """Closes what is open, however the run ended."""
+        for lines in self.logs.values():
+            lines.close()
+        if self.events is not None:
+            self.events.close()
+        self.display.close()
 
     def _epoch(self) -> Divergence | int | None:
         """What is left of the epoch at hand."""
@@ -137,7 +146,15 @@ class Loop:
         lr = self.schedule.lr(step)
         set_lr(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self.stepper.gradients(step, batch, stream)
+        try:
+            first = next(stream)
+        except (UserError, RuntimeError):
+            if not self.signals or self.stepper.world.size > 1:
+                raise
+            # A signal to a whole group of processes has ended those that decode images.
+            self.save()
+            return self.signals[0]
+        sums = self.stepper.gradients(step, batch, itertools.chain([first], stream))
         loss, wrong, count, bad, interrupts, terminations = self._agree(sums)
         if bad:
             return self.stepper.find(step, batch, self.dataset, seed, sums.loss_is_finite)

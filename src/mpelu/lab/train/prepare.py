@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from mpelu.lab import data
-from mpelu.lab.train import events, network, optimizer
+from mpelu.lab.train import events, memory, network, optimizer
 from mpelu.lab.train.config import Config
 from mpelu.lab.train.distributed import World, join
 from mpelu.lab.train.order import batches_of
@@ -39,6 +39,7 @@ def session(config: Config) -> Iterator[World]:
         world = stack.enter_context(join(config.device))
         devices = [world.device] if world.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices))
+        stack.enter_context(memory.kept())
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         torch.backends.cudnn.deterministic = True
@@ -60,7 +61,7 @@ def prepare(
     dataset = world.in_turn(
         lambda: data.load(config, world.device, mirror=mirror, quiet=quiet or not world.is_main)
     )
-    example = _example(config, dataset) if config.init == "lsuv" else None
+    example = example_for(config, dataset) if config.init == "lsuv" else None
     channels, size = dataset.channels, dataset.size
     model = network.build(config, len(dataset.classes), channels, size, example)
     schedule = Schedule.of(config, dataset.train_count)
@@ -77,7 +78,8 @@ def prepare(
     )
 
 
-def _example(config: Config, dataset: data.Dataset) -> torch.Tensor:
+def example_for(config: Config, dataset: data.Dataset) -> torch.Tensor:
+    """Images of the first training batch, for an initialization that measures."""
     first = batches_of(dataset.train_count, config.batch_size, config.seed, 1)[0][:_EXAMPLES]
     seed = mix(config.seed, 1, "augment")
     images, _ = next(iter(dataset.train([first], seed)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -83,36 +84,33 @@ class Stepper:
         weight = 0.0 if idle else self.world.size / len(batch)
         count = len(self.parts(batch))
         self._seed(step)
-        totals, losses, wrongs, samples = [], [], [], 0
+        sums = torch.zeros(3, device=self.world.device)
+        samples = 0
         for index in range(count):
             images, labels = next(stream)
             with self._synchronized(index == count - 1):
                 total, loss, wrong = self._forward(step, images, labels)
                 self.scaler.scale(total * weight).backward()
-            totals.append(total.detach())
-            losses.append(loss.detach())
-            wrongs.append(wrong)
+            sums += torch.stack([total.detach(), loss.detach(), wrong])
             samples += len(labels)
-        finite = torch.stack(totals).sum().isfinite()
-        found = [finite.double()]
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        # Quick to get; it may overflow where no gradient does, which is looked into then.
+        norm = torch.stack(torch._foreach_norm(gradients)).sum()
+        # One transfer from the device for all that is wanted of a step.
+        total_sum, loss_sum, wrong_sum, norm_sum = torch.cat([sums, norm.view(1)]).tolist()
+        loss_is_finite = math.isfinite(total_sum)
         if self.scaler.is_enabled():
             # The scaler skips a step whose gradients overflow and halves its scale. A scale that
             # has become this small says that they do whatever the scale.
-            found.append(finite.double() * (self.scaler.get_scale() > SMALLEST_SCALE))
+            gradients_are_finite = self.scaler.get_scale() > SMALLEST_SCALE
         else:
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            found.append((finite & divergence.largest(gradients).isfinite()).double())
-        # One transfer from the device for all that is wanted of a step.
-        values = torch.stack(
-            [torch.stack(losses).double().sum(), torch.stack(wrongs).double().sum(), *found]
-        ).tolist()
-        loss_sum, wrong_sum, loss_finite, all_finite = values
+            gradients_are_finite = math.isfinite(norm_sum) or divergence.finite(gradients)
         return Sums(
             loss=0.0 if idle else loss_sum,
             wrong=0.0 if idle else wrong_sum,
             count=0 if idle else samples,
-            is_finite=bool(all_finite),
-            loss_is_finite=bool(loss_finite),
+            is_finite=loss_is_finite and gradients_are_finite,
+            loss_is_finite=loss_is_finite,
         )
 
     def find(
@@ -135,7 +133,10 @@ class Stepper:
         return Divergence(step=step, module="", quantity="gradient")
 
     def _seed(self, step: int) -> None:
-        torch.manual_seed(mix(self.config.seed, step, self.world.rank, "step"))
+        seed = mix(self.config.seed, step, self.world.rank, "step")
+        torch.default_generator.manual_seed(seed)
+        if self.world.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def _synchronized(self, last: bool) -> contextlib.AbstractContextManager[object]:
         """Gradients go between the processes with the last part only."""
@@ -157,4 +158,4 @@ class Stepper:
             weight = COMPANION * (1 - (step - 1) / self.steps)
             for each in companions:
                 total = total + weight * F.cross_entropy(each.float(), labels, reduction="sum")
-        return total, loss, (logits.detach().argmax(1) != labels).sum()
+        return total, loss, (logits.detach().argmax(1) != labels).sum(dtype=torch.float32)

@@ -1,0 +1,1 @@
+"""The report: one page that shows runs, tables and the activation itself. Imports no torch."""

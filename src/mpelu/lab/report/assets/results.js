@@ -1,0 +1,130 @@
+// The paper's tables beside the measured ones.
+
+function resultsSection(results) {
+  if (!results.length) return null;
+  const links = results.map((result, i) =>
+    el("li", {}, el("a", { href: `#result-${i}` }, result.recipe || result.set)),
+  );
+  return section(
+    "results",
+    "Paper and measurement",
+    results.length > 2 ? el("nav", { "aria-label": "Tables" }, el("ul", {}, links)) : null,
+    results.map(resultPart),
+  );
+}
+
+function resultPart(result, index) {
+  const id = `result-${index}`;
+  if (result.problem) {
+    return el(
+      "article",
+      { id },
+      el("h3", {}, result.set),
+      el("p", { class: "problem" }, result.problem),
+    );
+  }
+  const facts = [
+    ["scale", result.scale],
+    ["seeds", result.seeds === null ? "not said" : String(result.seeds)],
+    ["data", result.data || "not said"],
+  ];
+  return el(
+    "article",
+    { id, "aria-labelledby": `${id}-title` },
+    el(
+      "h3",
+      { id: `${id}-title` },
+      result.title ? `${result.recipe}: ${result.title}` : result.recipe,
+    ),
+    el(
+      "p",
+      { class: "facts" },
+      facts.map(([name, value]) => el("span", {}, `${name}: `, el("b", {}, value))),
+    ),
+    el(
+      "p",
+      { class: "note" },
+      result.shrunk.length
+        ? `Shrunk from the paper: ${result.shrunk.join("; ")}.`
+        : "Nothing was shrunk from the paper.",
+    ),
+    result.rows.length ? resultTable(id, result) : null,
+    result.notes.length
+      ? el(
+          "ul",
+          { class: "note" },
+          result.notes.map((note) => el("li", {}, note)),
+        )
+      : null,
+    result.plots.length
+      ? el(
+          "div",
+          { class: "grid" },
+          result.plots.map((plot, i) => resultPlot(`${id}-plot-${i}`, plot)),
+        )
+      : null,
+  );
+}
+
+function resultTable(id, result) {
+  const after = new Map(result.compare.map(([paper, measured]) => [measured, paper]));
+  const columns = [];
+  const cells = result.rows.map(() => []);
+  result.header.forEach((name, column) => {
+    columns.push({ name, number: result.rows.some((row) => row[column].value !== null) });
+    result.rows.forEach((row, i) =>
+      cells[i].push(
+        row[column].text || (row[column].value === null ? "" : show(row[column].value, 6)),
+      ),
+    );
+    if (!after.has(column)) return;
+    columns.push({ name: "measured − paper", number: true });
+    result.rows.forEach((row, i) =>
+      cells[i].push(difference(row[after.get(column)].value, row[column].value)),
+    );
+  });
+  return [
+    table(`${id}-table`, `${result.recipe} (${result.scale})`, columns, cells),
+    after.size
+      ? el(
+          "p",
+          { class: "note key" },
+          "measured − paper: ",
+          el("span", { class: "lower far" }, "▼ lower"),
+          " ",
+          el("span", { class: "higher far" }, "▲ higher"),
+          "; filled from 2 %, bold from 10 % of the paper’s value on.",
+        )
+      : null,
+  ];
+}
+
+function difference(paper, measured) {
+  if (paper === null || measured === null) return "–";
+  const value = measured - paper;
+  if (Math.abs(value) < 1e-9) return { text: "0", node: el("span", { class: "same" }, "= 0") };
+  const part = Math.abs(value) / Math.max(Math.abs(paper), 1e-12);
+  const size = part >= 0.1 ? "far" : part >= 0.02 ? "some" : "close";
+  const text = (value > 0 ? "+" : "") + show(value, 3);
+  return {
+    text,
+    node: el(
+      "span",
+      { class: `${value > 0 ? "higher" : "lower"} ${size}` },
+      `${value > 0 ? "▲" : "▼"} ${text}`,
+    ),
+  };
+}
+
+function resultPlot(id, plot) {
+  return new Chart({
+    id,
+    title: plot.title || "Plot",
+    xLabel: plot.x_label,
+    yLabel: plot.y_label,
+    logX: plot.log_x,
+    logY: plot.log_y,
+    logToggle: true,
+    series: plot.series.map((series, i) => ({ key: `${i}`, ...series, ...look(i) })),
+  }).node;
+}

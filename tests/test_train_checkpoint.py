@@ -1,0 +1,163 @@
+"""Checkpoints that are damaged, or meant to harm."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import shutil
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from train_helpers import equal, final, small, status
+
+from mpelu.lab.errors import UserError
+from mpelu.lab.train import checkpoint
+from mpelu.lab.train.engine import resume, train
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    train(small(), run, quiet=True)
+    return run
+
+
+@pytest.fixture
+def stopped(whole, tmp_path):
+    """The run as if it had been killed just before its end."""
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (run / "model.safetensors").unlink()
+    text = (run / "status.json").read_text()
+    (run / "status.json").write_text(text.replace('"finished"', '"running"'))
+    return run
+
+
+def test_the_last_two_and_the_best_are_kept(tmp_path):
+    run = tmp_path / "run"
+    (run / checkpoint.FOLDER).mkdir(parents=True)
+    for step in (1, 2, 3, 4, 5):
+        contents = {"format": 1, "model": {"weight": torch.full((2,), float(step))}}
+        checkpoint.save(run, step, contents, best=step in (1, 2))
+    assert checkpoint.steps_of(run) == [4, 5]
+    names = {"step-00000004", "step-00000005", "best"}
+    assert {path.stem for path in (run / checkpoint.FOLDER).glob("*.pt")} == names
+    assert {path.stem for path in (run / checkpoint.FOLDER).glob("*.safetensors")} == names
+    assert checkpoint.load(run / checkpoint.FOLDER / "best.pt")["model"]["weight"][0] == 2
+    weights = load_file(checkpoint.path_of(run, 5).with_suffix(".safetensors"))
+    assert weights["weight"].tolist() == [5.0, 5.0]
+
+
+def test_what_a_checkpoint_holds(whole):
+    contents = torch.load(checkpoint.path_of(whole, 10), weights_only=True)
+    assert (contents["epoch"], contents["position"], contents["state"]["step"]) == (2, 0, 10)
+    assert contents["lengths"]["metrics.jsonl"] < (whole / "metrics.jsonl").stat().st_size
+    weights = load_file(checkpoint.path_of(whole, 10).with_suffix(".safetensors"))
+    assert equal(dict(contents["model"]), weights)
+
+
+def test_any_changed_byte_is_found(whole, tmp_path):
+    data = checkpoint.path_of(whole, 15).read_bytes()
+    before = checkpoint.load(checkpoint.path_of(whole, 15))
+    chance = random.Random(0)
+    path = tmp_path / "changed.pt"
+    found = 0
+    for _ in range(150):
+        place = chance.randrange(len(data))
+        changed = bytearray(data)
+        changed[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(changed)
+        try:
+            after = checkpoint.load(path)
+        except checkpoint.Damaged:
+            found += 1
+        else:  # a byte that holds nothing, such as padding
+            assert equal(after, before), place
+    assert found > 75
+
+
+def test_any_shorter_file_is_found(whole, tmp_path):
+    data = checkpoint.path_of(whole, 15).read_bytes()
+    path = tmp_path / "short.pt"
+    for length in (0, 1, 100, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:length])
+        with pytest.raises(checkpoint.Damaged):
+            checkpoint.load(path)
+
+
+def damage(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(whole, stopped, capsys):
+    damage(checkpoint.path_of(stopped, 15))
+    resume(stopped)
+    captured = capsys.readouterr()
+    assert "step-00000015.pt can't be used: the checksum of" in captured.err
+    assert "going on after step 10" in captured.out
+    assert checkpoint.path_of(stopped, 15).with_name("step-00000015.pt.damaged").exists()
+    assert equal(final(stopped), final(whole))
+
+
+def test_no_checkpoint_that_can_be_used(stopped):
+    for path in (stopped / checkpoint.FOLDER).glob("*.pt"):
+        damage(path)
+    before = sorted(stopped.rglob("*"))
+    with pytest.raises(UserError, match="expected a checkpoint that can be used, got none"):
+        resume(stopped, quiet=True)
+    assert sorted(stopped.rglob("*")) == before
+
+
+class Harm:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.path),))
+
+
+@pytest.mark.parametrize("form", ["pickle", "torch", "archive"])
+def test_a_malicious_checkpoint_is_refused_and_its_payload_does_not_run(
+    whole, stopped, tmp_path, form, capsys
+):
+    path, harm = checkpoint.path_of(stopped, 15), tmp_path / "harm"
+    contents = {**checkpoint.load(path), "state": Harm(harm)}
+    if form == "pickle":
+        path.write_bytes(pickle.dumps(contents))
+    elif form == "torch":
+        torch.save(contents, path)
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", pickle.dumps(contents, protocol=2))
+            archive.writestr("archive/version", "3\n")
+    resume(stopped, quiet=True)
+    assert "step-00000015.pt can't be used" in capsys.readouterr().err
+    assert not harm.exists()
+    assert equal(final(stopped), final(whole))
+
+
+def test_a_checkpoint_of_another_run_is_not_used(tmp_path, whole, stopped, capsys):
+    train(small(lr=0.2), tmp_path / "other", quiet=True)
+    shutil.copy(checkpoint.path_of(tmp_path / "other", 15), checkpoint.path_of(stopped, 15))
+    resume(stopped, quiet=True)
+    assert "it belongs to a run of another config" in capsys.readouterr().err
+    assert equal(final(stopped), final(whole))
+
+
+def test_a_log_that_lost_lines_is_told(whole, stopped, capsys):
+    lines = (stopped / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (stopped / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
+    resume(stopped, quiet=True)
+    assert "metrics.jsonl has lost lines" in capsys.readouterr().err
+    assert equal(final(stopped), final(whole))
+
+
+def test_killed_between_the_last_checkpoint_and_the_end(whole, stopped):
+    resume(stopped, quiet=True)
+    assert status(stopped)["state"] == "finished"
+    assert equal(final(stopped), final(whole))

@@ -1,0 +1,75 @@
+"""A run that leaves the finite numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from train_helpers import small, status
+
+from mpelu.lab.train import checkpoint, network
+from mpelu.lab.train.engine import train
+
+
+@pytest.mark.parametrize("lr", [1e3, 1e30])
+def test_divergence_names_step_module_and_quantity(tmp_path, lr):
+    run = tmp_path / "run"
+    config = small(
+        activation="relu", model="nopre-nobn-resnet-11", lr=lr, checkpoint_every=1, epochs=20
+    )
+    outcome = train(config, run, quiet=True)
+    assert (outcome.state, outcome.exit_code) == ("diverged", 0)
+    told = status(run)
+    where = told["diverged"]
+    assert told["state"] == "diverged"
+    assert where["step"] == outcome.step + 1
+    assert where["quantity"] in ("activation", "loss", "gradient")
+    names = dict(network.build(config, 10, 1, 8).named_modules())
+    assert where["module"] in names
+    assert outcome.message.startswith(f"diverged at step {where['step']}: the {where['quantity']}")
+    # Whatever is kept is from before, and finite.
+    assert checkpoint.steps_of(run)[-1] == outcome.step
+    assert not (run / "model.safetensors").exists()
+
+
+def test_the_first_module_is_named(tmp_path, monkeypatch):
+    """Infinity put into a layer in the middle, at the third step."""
+    forward = torch.nn.Conv2d.forward
+    calls = {"steps": 0}
+
+    def poisoned(self, images):
+        output = forward(self, images)
+        if self.training and torch.is_grad_enabled() and self.in_channels == 1:
+            calls["steps"] += 1
+        if calls["steps"] == 3 and self.training and tuple(self.weight.shape[:2]) == (8, 4):
+            output = output * math.inf
+        return output
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", poisoned)
+    outcome = train(small(), tmp_path / "run", quiet=True)
+    expected = "diverged at step 3: the activation of blocks.1.branch.0 isn't finite"
+    assert outcome.message == expected
+    assert outcome.step == 2
+
+
+def test_a_gradient_that_is_not_finite(tmp_path, monkeypatch):
+    class Poison(torch.autograd.Function):
+        @staticmethod
+        def forward(context, images):
+            return images.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient * math.nan
+
+    forward = torch.nn.Conv2d.forward
+
+    def poisoned(self, images):
+        output = forward(self, images)
+        return Poison.apply(output) if tuple(self.weight.shape[:2]) == (8, 4) else output
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", poisoned)
+    outcome = train(small(), tmp_path / "run", quiet=True)
+    expected = "diverged at step 1: the gradient of blocks.1.branch.0 isn't finite"
+    assert outcome.message == expected

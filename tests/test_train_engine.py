@@ -1,0 +1,269 @@
+"""What a run does and what its folder holds."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+from train_helpers import rows, small
+
+import mpelu
+from mpelu import models
+from mpelu.lab import data, runs
+from mpelu.lab.train import activations, network, optimizer, settings
+from mpelu.lab.train.engine import Outcome, train
+from mpelu.lab.train.order import batches_of
+from mpelu.lab.train.randomness import mix
+
+
+def test_a_run_is_what_a_plain_loop_computes(tmp_path):
+    """The engine against torch's own parts, put together by hand."""
+    config = small(
+        weight_decay=0.01, nesterov=True, milestones=(2,), gamma=0.5, bias_lr_mult=2.0, lr=0.05
+    )
+    train(config, tmp_path / "run", quiet=True)
+    torch.manual_seed(0)
+    dataset = data.load(config, torch.device("cpu"))
+    model = network.build(config, 10, 1, 8)
+    activation = [p for m in model.modules() if isinstance(m, mpelu.MPELU) for p in m.parameters()]
+    bias = [model.classifier.bias]
+    special = {id(p) for p in activation + bias}
+    sgd = torch.optim.SGD(
+        [
+            {"params": [p for p in model.parameters() if id(p) not in special]},
+            {"params": activation, "lr": 0.25},
+            {"params": bias, "lr": 0.1},
+        ],
+        lr=0.05,
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=0.01,
+    )
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [2], 0.5)
+    for epoch in (1, 2, 3):
+        batches = batches_of(96, 20, 0, epoch)
+        for images, labels in dataset.train(batches, mix(0, epoch, "augment")):
+            sgd.zero_grad()
+            F.cross_entropy(model(images), labels).backward()
+            sgd.step()
+        scheduler.step()
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_run_folder(tmp_path):
+    run, config = tmp_path / "new" / "run", small(data_dir="unused")
+    outcome = train(config, run, quiet=True)
+    seen = runs.read(run)
+    assert seen.problems == ()
+    assert seen.config == json.loads(config.to_json())
+    assert {path.name for path in run.iterdir()} == {
+        "config.json", "environment.json", "data.json", "preprocess.safetensors", "metrics.jsonl",
+        "speed.jsonl", "status.json", "activations", "checkpoints", "model.safetensors",
+    }  # fmt: skip
+    assert [row["step"] for row in seen.steps] == [4, 8, 12]
+    assert [row["step"] for row in seen.tests] == [5, 10, 15]
+    assert [row["epoch"] for row in seen.tests] == [1, 2, 3]
+    assert set(seen.steps[0]) == {"kind", "step", "epoch", "loss", "error", "lr"}
+    best = min(seen.tests, key=lambda row: row["test_error"])
+    told = seen.status
+    assert (told["state"], told["step"], told["steps"], told["epoch"]) == ("finished", 15, 15, 3)
+    assert told["test_error"] == seen.tests[-1]["test_error"] == outcome.test_error
+    assert told["best_error"] == best["test_error"] == outcome.best_error
+    assert told["best_step"] == best["step"]
+    assert {"pid", "host", "updated", "message"} < set(told)
+    assert {"torch", "cpu", "cores", "threads", "command", "settings"} < set(seen.environment)
+    about = json.loads((run / "data.json").read_text())
+    assert (about["name"], about["channels"], about["size"]) == ("digits", 1, 8)
+    assert (about["train_count"], about["test_count"]) == (96, 32)
+    speeds = [json.loads(line) for line in (run / "speed.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in speeds] == [4, 8, 12]
+    assert all(row["images_per_second"] > 0 for row in speeds)
+
+
+def test_rows_are_means_over_the_samples_since(tmp_path):
+    every = tmp_path / "every"
+    train(small(log_every=1), every, quiet=True)
+    train(small(log_every=4), tmp_path / "fourth", quiet=True)
+    steps = [row for row in rows(every) if row["kind"] == "step"]
+    counts = [20, 20, 20, 20, 16] * 3
+    for row in rows(tmp_path / "fourth"):
+        first = row["step"] - 4 if row["kind"] == "step" else row["step"] - 5
+        span = slice(first, row["step"])
+        total = sum(each["loss"] * n for each, n in zip(steps[span], counts[span], strict=True))
+        mean = total / sum(counts[span])
+        found = row["loss"] if row["kind"] == "step" else row["train_loss"]
+        assert found == pytest.approx(mean)
+
+
+def test_snapshots_of_activations(tmp_path):
+    train(small(epochs=2), tmp_path / "run", quiet=True)
+    folder = tmp_path / "run" / activations.FOLDER
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"epoch-000{epoch}.safetensors" for epoch in (0, 1, 2)
+    ]
+    start = load_file(folder / "epoch-0000.safetensors")
+    assert all((value == 1).all() for value in start.values())
+    last = load_file(folder / "epoch-0002.safetensors")
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert set(last) == {name for name in weights if name.endswith((".alpha", ".beta"))}
+    assert all(torch.equal(last[name], weights[name]) for name in last)
+
+
+def test_prelu_is_kept_and_relu_has_nothing_to_keep():
+    config = small(activation="prelu")
+    found = activations.parameters_of(network.build(config, 10, 1, 8))
+    assert found
+    assert all(name.endswith(".weight") for name in found)
+    assert activations.parameters_of(network.build(small(activation="relu"), 10, 1, 8)) == {}
+
+
+def test_learns_the_digits(tmp_path):
+    config = small(
+        train_limit=None, test_limit=None, epochs=3, batch_size=64, augment="none",
+        model_options={"width": 8},
+    )  # fmt: skip
+    outcome = train(config, tmp_path / "run", quiet=True)
+    assert outcome.test_error is not None
+    assert outcome.test_error < 15
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"accumulate": 7},
+        {"checkpointing": True},
+        {"channels_last": True},
+    ],
+)
+def test_ways_to_compute_the_same(tmp_path, values):
+    """Batch norm sees parts of a batch, so these networks have none."""
+    base = {
+        "model": "plain-15",
+        "model_options": {"width": 2, "fc_width": 8, "batch_norm": False},
+        "image_size": 19,
+        "augment": "none",
+        "epochs": 1,
+    }
+    if "checkpointing" in values:
+        base = {"epochs": 1}
+    train(small(**base), tmp_path / "plain", quiet=True)
+    train(small(**base, **values), tmp_path / "other", quiet=True)
+    one, other = (load_file(tmp_path / run / "model.safetensors") for run in ("plain", "other"))
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_rounds_and_still_learns(tmp_path):
+    config = small(train_limit=None, epochs=2, batch_size=64, augment="none")
+    single = train(config, tmp_path / "single", quiet=True)
+    half = train(small(**{**vars_of(config), "precision": "bf16"}), tmp_path / "half", quiet=True)
+    assert rows(tmp_path / "single")[0]["loss"] != rows(tmp_path / "half")[0]["loss"]
+    assert half.test_error == pytest.approx(single.test_error, abs=10)
+
+
+def vars_of(config):
+    return json.loads(config.to_json()) | {"milestones": ()}
+
+
+def test_compiled(tmp_path, monkeypatch):
+    """Through torch.compile's front end, which is quick; what code it makes isn't the engine's."""
+    backends = []
+
+    def compile(module):
+        backends.append(type(module).__name__)
+        torch.nn.Module.compile(module, backend="eager")
+
+    monkeypatch.setattr(models.residual.ResidualNetwork, "compile", compile, raising=False)
+    config = {"model_options": {"width": 2}, "epochs": 1, "train_limit": 36}
+    train(small(**config), tmp_path / "plain", quiet=True)
+    train(small(**config, compile=True), tmp_path / "compiled", quiet=True)
+    assert backends == ["ResidualNetwork"]
+    one, other = (load_file(tmp_path / run / "model.safetensors") for run in ("plain", "compiled"))
+    assert set(one) == set(other)
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=1e-3, atol=1e-4)
+
+
+def test_deep_supervision_weighs_its_companions(tmp_path):
+    config = small(model="dsn", activation="relu", model_options={}, train_limit=20, epochs=1, lr=1)
+    outcome = train(config, tmp_path / "run", quiet=True)
+    assert outcome.state == "finished"
+    before = network.build(config, 10, 1, 8).state_dict()
+    after = load_file(tmp_path / "run" / "model.safetensors")
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    assert any(name.startswith("companions") for name in moved)
+    assert any(name.startswith("stages") for name in moved)
+
+
+def test_the_caller_keeps_random_numbers_and_threads(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(small(train_limit=20, epochs=1, threads=2), tmp_path / "run", quiet=True)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == 1
+
+
+def test_in_another_thread(tmp_path):
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(
+        target=lambda: outcomes.append(train(small(epochs=1), tmp_path / "run", quiet=True))
+    )
+    thread.start()
+    thread.join()
+    assert [outcome.state for outcome in outcomes] == ["finished"]
+
+
+def test_tensorboard_events(tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is optional")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(small(), tmp_path / "run", quiet=True, tensorboard=True)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert {"step/loss", "step/error", "step/lr", "test/test_error"} <= set(
+        events.Tags()["scalars"]
+    )
+    expected = [row["test_error"] for row in rows(tmp_path / "run") if row["kind"] == "test"]
+    found = [event.value for event in events.Scalars("test/test_error")]
+    assert found == pytest.approx(expected)
+
+
+def test_every_setting_is_printed(tmp_path, capsys):
+    config = small(
+        milestones=(2,), warmup=1, init="msra", init_mode="fan_out", last_lr_mult=0.1,
+        bias_lr_mult=2, bias_decay_mult=0, linear_std=(0.01,), nesterov=True,
+    )  # fmt: skip
+    train(config, tmp_path / "run")
+    output = capsys.readouterr().out
+    for expected in (
+        "resnet-8, ", " parameters, activation mpelu, width=4", "digits, 96 images to train on",
+        "channel", "pad-crop-flip", "msra fan_out, linear layers std 0.01",
+        "momentum 0.9, Nesterov", "lr x 5 decay x 1", "lr x 0.1",
+        "lr 0.01 for 1 epochs, then lr 0.1 times 0.1 after 2 epochs", "15 steps in 3 epochs",
+        "fp32", "cpu, 1 threads", "test error",
+    ):  # fmt: skip
+        assert expected in output, expected
+    assert "finished after 15 steps" in output
+
+
+def test_quiet_prints_nothing(tmp_path, capsys):
+    train(small(epochs=1), tmp_path / "run", quiet=True)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_groups_and_their_counts():
+    config = small(last_lr_mult=0.1, bias_lr_mult=2.0, bias_decay_mult=0.0)
+    model = network.build(config, 10, 1, 8)
+    sgd = optimizer.make(model, config, 1, 8)
+    total = sum(p.numel() for group in sgd.param_groups for p in group["params"])
+    assert total == sum(p.numel() for p in model.parameters())
+    optimizer.set_lr(sgd, 0.5)
+    assert {group["lr"] for group in sgd.param_groups} == {0.5, 2.5, 0.05}
+    assert len(settings._groups(sgd)) == len(sgd.param_groups)

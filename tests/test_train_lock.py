@@ -1,0 +1,90 @@
+"""One run folder, one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+from train_helpers import small
+
+from mpelu.lab.errors import UserError
+from mpelu.lab.train.engine import resume, train
+from mpelu.lab.train.lock import lock
+
+HOLD = """
+import sys
+from pathlib import Path
+from mpelu.lab.errors import UserError
+from mpelu.lab.train.lock import lock
+sys.stdin.readline()
+try:
+    with lock(Path(sys.argv[1])):
+        print("held", flush=True)
+        sys.stdin.readline()
+except UserError as error:
+    print(error, flush=True)
+"""
+
+
+def holder(run):
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def begin(process):
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_a_live_process_keeps_others_out(tmp_path):
+    train(small(epochs=1), tmp_path / "run", quiet=True)
+    process = holder(tmp_path / "run")
+    begin(process)
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(UserError) as told:
+        resume(tmp_path / "run")
+    expected = f"is in use by process {process.pid} on {socket.gethostname()} since 20"
+    assert expected in str(told.value)
+    process.communicate("\n")
+    assert resume(tmp_path / "run", quiet=True).state == "finished"
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
+    process = holder(tmp_path)
+    begin(process)
+    process.stdout.readline()
+    process.kill()
+    process.communicate()
+    assert (tmp_path / "lock").exists()
+    with lock(tmp_path):
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+    assert not (tmp_path / "lock").exists()
+
+
+def test_one_of_many_that_race_gets_it(tmp_path):
+    processes = [holder(tmp_path) for _ in range(4)]
+    for process in processes:
+        begin(process)
+    answers = [process.stdout.readline() for process in processes]
+    for process in processes:
+        process.communicate("\n")
+    assert answers.count("held\n") == 1
+    assert all(answer == "held\n" or "is in use by" in answer for answer in answers)
+
+
+def test_twice_in_one_process(tmp_path):
+    with lock(tmp_path):
+        with pytest.raises(UserError, match=re.escape(f"process {os.getpid()} on")):
+            lock(tmp_path).__enter__()
+        process = holder(tmp_path)
+        output, _ = process.communicate("\n")
+        assert "is in use by" in output

@@ -1,0 +1,74 @@
+"""What can't work is told before anything is written."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from train_helpers import small
+
+from mpelu.lab.errors import UserError
+from mpelu.lab.train.engine import train
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"model": "resnet-21"}, "expected a depth of 6n"),
+        ({"model": "resmet-20"}, "closest: 'resnet-20'"),
+        ({"model_options": {"depth": 3}}, "resnet-8: option"),
+        ({"model_options": {"num_classes": 100}}, "expected num_classes=10 as the data have"),
+        ({"model_options": {"in_channels": 3}}, "expected in_channels=1 as the data have"),
+        ({"model_options": {"alpha": 1}}, "expected alpha as an option of its own"),
+        ({"model": "all-cnn-c", "model_options": {}}, "of 9x9 or larger"),
+        ({"model": "plain-15", "model_options": {}}, "input_size"),
+        ({"model": "nin", "model_options": {}, "checkpointing": True}, "expected a residual"),
+        ({"activation": "gelu"}, "activation: expected one of"),
+        ({"activation": "relu", "beta": 1.0}, "beta: expected None"),
+        ({"linear_std": (0.1, 0.1)}, "linear_std: expected 1 numbers"),
+        ({"device": "cuda"}, "device: expected a GPU"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_is_written(tmp_path, values, expected):
+    if "device" in values and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UserError, match=expected) as told:
+        train(small(**values), tmp_path / "run", quiet=True)
+    assert "\n" not in str(told.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_of_one_where_batch_norm_needs_more(tmp_path):
+    config = small(
+        model="plain-15", model_options={"width": 2, "fc_width": 8}, image_size=19, augment="none",
+        train_limit=41,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="expected a network that takes 1 images of 1 x 19 x 19"):
+        train(config, tmp_path / "run", quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(UserError, match="expected a folder that is empty or not there yet"):
+        train(small(), tmp_path, quiet=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "run").mkdir()
+    assert train(small(epochs=1), tmp_path / "run", quiet=True).state == "finished"
+
+
+def test_a_place_that_can_not_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="can't be made"):
+        train(small(epochs=1), tmp_path / "file" / "run", quiet=True)
+
+
+def test_tensorboard_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match=r"mpelu\[tensorboard\]"):
+        train(small(), tmp_path / "run", tensorboard=True)
+    assert list(tmp_path.iterdir()) == []

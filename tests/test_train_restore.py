@@ -1,0 +1,45 @@
+"""Trained networks, out of their run folders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from train_helpers import equal, small
+
+from mpelu.lab import data
+from mpelu.lab.errors import UserError
+from mpelu.lab.train import checkpoint
+from mpelu.lab.train.engine import train
+from mpelu.lab.train.restore import evaluate, load_network
+
+
+def test_the_trained_network_comes_back(tmp_path):
+    run = tmp_path / "run"
+    config = small(preprocess="mean-image", lr=0.05)
+    outcome = train(config, run, quiet=True)
+    dataset = data.load(config, torch.device("cpu"))
+    restored = load_network(run)
+    assert restored.config == config
+    assert (restored.channels, restored.size, len(restored.classes)) == (1, 8, 10)
+    assert not restored.model.training
+    _, error = evaluate(restored.model, dataset, config)
+    assert error == outcome.test_error
+    best = load_network(run, "best")
+    assert evaluate(best.model, dataset, config)[1] == outcome.best_error
+    last = load_network(run, "last")
+    assert equal(dict(last.model.state_dict()), dict(restored.model.state_dict()))
+    images = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
+    assert torch.equal(restored.preprocess(images), dataset.preprocess(images))
+
+
+def test_the_newest_weights_of_a_run_that_goes_on(tmp_path):
+    run = tmp_path / "run"
+    train(small(), run, quiet=True)
+    (run / "model.safetensors").unlink()
+    assert load_network(run).config == small()
+    for path in (run / checkpoint.FOLDER).glob("*.pt"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"got step-00000015\.pt \("):
+        load_network(run)
+    with pytest.raises(UserError, match="which: expected one of"):
+        load_network(run, "first")

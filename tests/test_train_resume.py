@@ -1,0 +1,318 @@
+"""A run that is stopped and resumed ends as one that never was."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import time
+
+import pytest
+from train_helpers import equal, final, rows, small, start, status
+
+from mpelu.lab.errors import UserError
+from mpelu.lab.train import checkpoint, files, loop
+from mpelu.lab.train.engine import resume, train
+
+
+class Stop(Exception):
+    """Stands for the end of a process."""
+
+
+def stopped_after(monkeypatch, step, action, *arguments, **options):
+    """The process ends after this step, before anything is written of it."""
+    after = loop.Loop._after
+
+    def stopping(self, lr, stopping):
+        if self.state.step == step:
+            raise Stop
+        after(self, lr, stopping)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_after", stopping)
+        with pytest.raises(Stop):
+            action(*arguments, **options)
+
+
+VARIANTS = {
+    "batch norm": {},
+    "stochastic depth": {"model": "stochastic-resnet-8", "activation": "rrelu"},
+    "accumulated": {"accumulate": 3, "nesterov": True},
+    "by iterations": {"epochs": None, "iterations": 13, "test_every": 6, "milestones": (5,)},
+    "half precision": {"precision": "bf16", "channels_last": True},
+    "loss scaling": {"precision": "fp16"},
+    "lsuv": {"init": "lsuv", "checkpointing": True},
+    "dropout": {
+        "model": "plain-15",
+        "model_options": {"width": 2, "fc_width": 8, "dropout": 0.3},
+        "image_size": 20,
+        "crop": 19,
+        "augment": "crop-flip",
+    },
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_resumed_in_the_middle_of_an_epoch(tmp_path, monkeypatch, variant):
+    config = small(checkpoint_every=3, **VARIANTS[variant])
+    train(config, tmp_path / "whole", quiet=True)
+    stopped_after(monkeypatch, 8, train, config, tmp_path / "broken", quiet=True)
+    assert checkpoint.steps_of(tmp_path / "broken")[-1] == 6
+    stopped_after(monkeypatch, 12, resume, tmp_path / "broken", quiet=True)
+    outcome = resume(tmp_path / "broken", quiet=True)
+    assert outcome.state == "finished"
+    assert equal(final(tmp_path / "broken"), final(tmp_path / "whole"))
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(small(seed=seed, epochs=1), tmp_path / name, quiet=True)
+    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
+    assert weights["a"] == weights["b"] != weights["c"]
+
+
+def test_stopped_before_the_first_checkpoint(tmp_path, monkeypatch, capsys):
+    config = small()
+    train(config, tmp_path / "whole", quiet=True)
+    stopped_after(monkeypatch, 4, train, config, tmp_path / "broken", quiet=True)
+    assert status(tmp_path / "broken")["state"] == "failed"
+    resume(tmp_path / "broken")
+    assert "from the start: no checkpoint yet" in capsys.readouterr().out
+    assert equal(final(tmp_path / "broken"), final(tmp_path / "whole"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    train(small(checkpoint_every=3), run, quiet=True)
+    return final(run)
+
+
+@pytest.mark.parametrize("stage", ["open", "write", "fsync", "replace", "folder"])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_a_save_interrupted_at_each_stage_leaves_a_run_that_goes_on(
+    whole, tmp_path, monkeypatch, stage, suffix
+):
+    config = small(checkpoint_every=3)
+    path = checkpoint.path_of(tmp_path / "broken", 6).with_suffix(suffix)
+    with monkeypatch.context() as patch:
+        break_write(patch, path, stage, Stop())
+        with pytest.raises(Stop):
+            train(config, tmp_path / "broken", quiet=True)
+    found = checkpoint.steps_of(tmp_path / "broken")
+    assert found == ([3, 5, 6] if (suffix, stage) == (".pt", "folder") else [3, 5])
+    for step in found:
+        checkpoint.load(checkpoint.path_of(tmp_path / "broken", step))
+    resume(tmp_path / "broken", quiet=True)
+    assert equal(final(tmp_path / "broken"), whole)
+
+
+def break_write(patch, target, stage, error):
+    """Writing the target file comes to its end at a stage, with part of the data written."""
+    temporary = str(target) + files.TEMPORARY
+    real = {"open": open, "fsync": os.fsync, "replace": os.replace, "folder": files.sync_folder}
+    at_work = []
+
+    class Broken:
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, data):
+            if stage == "write":
+                self.file.write(data[: len(data) // 2])
+                raise error
+            self.file.write(data)
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    def opening(path, mode):
+        at_work[:] = [str(path) == temporary]
+        if at_work == [True] and stage == "open":
+            raise error
+        file = real["open"](path, mode)
+        return Broken(file) if at_work == [True] else file
+
+    def failing(name):
+        def call(*arguments):
+            if at_work == [True] and stage == name:
+                raise error
+            return real[name](*arguments)
+
+        return call
+
+    patch.setattr(files, "open", opening, raising=False)
+    patch.setattr(files.os, "fsync", failing("fsync"))
+    patch.setattr(files.os, "replace", failing("replace"))
+    patch.setattr(files, "sync_folder", failing("folder"))
+
+
+@pytest.mark.parametrize("stage", ["open", "write", "fsync"])
+def test_a_full_disk_is_told_and_the_run_goes_on_later(tmp_path, monkeypatch, stage):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        break_write(patch, checkpoint.path_of(run, 6), stage, full)
+        with pytest.raises(UserError, match=r"No space left on device.*checkpoint is intact"):
+            train(small(checkpoint_every=3), run, quiet=True)
+    assert not list(run.rglob(f"*{files.TEMPORARY}"))
+    assert status(run)["state"] == "failed"
+    assert resume(run, quiet=True).state == "finished"
+
+
+def test_a_full_disk_while_logging(tmp_path, monkeypatch):
+    def write(self, row):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(loop.Lines, "write", write)
+    with pytest.raises(UserError, match="No space left on device"):
+        train(small(), tmp_path / "run", quiet=True)
+
+
+def test_a_run_folder_lost_on_the_way(tmp_path, monkeypatch):
+    after = loop.Loop._after
+
+    def losing(self, lr, stopping):
+        if self.state.step == 7:
+            self.run.rename(tmp_path / "elsewhere")
+        after(self, lr, stopping)
+
+    monkeypatch.setattr(loop.Loop, "_after", losing)
+    with pytest.raises(UserError, match="the run folder is gone"):
+        train(small(), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_killed_at_random_moments(tmp_path):
+    config = small(epochs=8, checkpoint_every=2, log_every=1)
+    train(config, tmp_path / "whole", quiet=True)
+    run = tmp_path / "broken"
+    chance = random.Random(0)
+    kills = 0
+    while kills < 3:
+        before = newest(run)
+        process = start(run, config)
+        # From the first new checkpoint on: loading torch takes most of the time.
+        while process.poll() is None and newest(run) <= before:
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.05))
+        process.kill()
+        _, error = process.communicate()
+        assert process.returncode == -signal.SIGKILL, error
+        kills += 1
+    assert newest(run) > 0
+    assert resume(run, quiet=True).state == "finished"
+    assert equal(final(run), final(tmp_path / "whole"))
+    assert [row["step"] for row in rows(run) if row["kind"] == "step"] == [*range(1, 41)]
+
+
+def newest(run):
+    return max(checkpoint.steps_of(run), default=0)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_a_run_after_its_step(whole, tmp_path, monkeypatch, number, code):
+    run = tmp_path / "run"
+    after = loop.Loop._after
+
+    def signalling(self, lr, stopping):
+        if self.state.step == 6:
+            os.kill(os.getpid(), number)
+        after(self, lr, stopping)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_after", signalling)
+        outcome = train(small(checkpoint_every=3), run, quiet=True)
+    assert (outcome.state, outcome.step, outcome.exit_code) == ("interrupted", 7, code)
+    told = status(run)
+    assert (told["state"], told["step"]) == ("interrupted", 7)
+    assert number.name in told["message"]
+    assert checkpoint.steps_of(run)[-1] == 7
+    assert resume(run, quiet=True).state == "finished"
+    assert equal(final(run), whole)
+
+
+def test_a_second_signal_ends_at_once(tmp_path):
+    setup = """
+import os, signal
+from mpelu.lab.train import loop
+def signalling(self, lr, stopping):
+    if self.state.step == 6:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+loop.Loop._after = signalling
+"""
+    process = start(tmp_path / "run", small(), setup)
+    process.communicate()
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_handlers_are_as_before(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    train(small(epochs=1), tmp_path / "run", quiet=True)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_run_that_has_ended_is_not_trained_again(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    first = train(small(epochs=1), run, quiet=True)
+    monkeypatch.setattr(loop.Loop, "run_all", None)
+    assert resume(run) == first
+    assert "has ended: finished after 5 steps" in capsys.readouterr().out
+
+
+def test_another_config_is_refused_with_the_difference(tmp_path):
+    run = tmp_path / "run"
+    train(small(epochs=1), run, quiet=True)
+    before = sorted(run.rglob("*"))
+    with pytest.raises(UserError) as told:
+        resume(run, changes={"lr": 0.2, "seed": 0, "data_dir": "elsewhere"})
+    assert str(told.value).endswith(
+        "expected the settings the run began with, got lr: 0.1 in the run, 0.2 given"
+    )
+    assert sorted(run.rglob("*")) == before
+
+
+def test_other_data_are_refused(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    stopped_after(monkeypatch, 8, train, small(), run, quiet=True)
+    data = (run / "data.json").read_text()
+    (run / "data.json").write_text(data.replace('"fingerprint": "', '"fingerprint": "0'))
+    with pytest.raises(UserError, match="expected the data the run began with"):
+        resume(run, quiet=True)
+
+
+def test_no_run_folder(tmp_path):
+    with pytest.raises(UserError, match=r"expected a run folder with config\.json"):
+        resume(tmp_path)
+
+
+def test_a_signal_that_ends_the_workers_too(whole, tmp_path, monkeypatch):
+    """The step at hand has no images then; what was done before it is kept."""
+    run = tmp_path / "run"
+    step = loop.Loop._step
+
+    def without_images(self, batch, stream, seed):
+        if self.state.step != 7:
+            return step(self, batch, stream, seed)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch, dying(), seed)
+
+    def dying():
+        raise UserError("a process that decodes images died")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", without_images)
+        outcome = train(small(checkpoint_every=3), run, quiet=True)
+    assert (outcome.state, outcome.step, outcome.exit_code) == ("interrupted", 7, 143)
+    assert checkpoint.steps_of(run)[-1] == 7
+    assert resume(run, quiet=True).state == "finished"
+    assert equal(final(run), whole)

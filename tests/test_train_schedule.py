@@ -1,0 +1,102 @@
+"""What happens at which step."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from train_helpers import small
+
+from mpelu.lab.train.order import batches_of, parts_of, share
+from mpelu.lab.train.randomness import mix
+from mpelu.lab.train.schedule import Schedule
+
+
+def test_lr_by_epochs():
+    config = small(batch_size=25, epochs=6, milestones=(2, 4), gamma=0.5, lr=0.2)
+    schedule = Schedule.of(config, 100)
+    assert (schedule.steps, schedule.steps_per_epoch, schedule.epochs) == (24, 4, 6)
+    rates = [schedule.lr(step) for step in range(1, 25)]
+    assert rates == [0.2] * 8 + [0.1] * 8 + [0.05] * 8
+
+
+def test_lr_by_iterations_with_warm_up():
+    config = small(
+        epochs=None, iterations=8, milestones=(5,), gamma=0.1, lr=1.0, warmup=2, warmup_lr=0.01
+    )
+    schedule = Schedule.of(config, 1000)
+    rates = [schedule.lr(step) for step in range(1, 9)]
+    assert rates == pytest.approx([0.01] * 2 + [1.0] * 3 + [0.1] * 3)
+
+
+def test_warm_up_by_epochs():
+    schedule = Schedule.of(small(batch_size=50, epochs=3, warmup=1, lr=0.1), 101)
+    assert [schedule.lr(step) for step in (1, 3, 4, 9)] == [0.01, 0.01, 0.1, 0.1]
+
+
+def test_epochs_and_positions_count_steps_done():
+    schedule = Schedule.of(small(batch_size=50), 101)
+    assert [schedule.epoch(step) for step in range(8)] == [0, 1, 1, 1, 2, 2, 2, 3]
+    assert [schedule.position(step) for step in range(8)] == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def due(what, steps):
+    return [step for step in range(1, steps + 1) if what(step)]
+
+
+def test_tests_checkpoints_and_lines_by_epochs():
+    config = small(batch_size=50, epochs=5, test_every=2, checkpoint_every=4, log_every=7)
+    schedule = Schedule.of(config, 101)
+    assert due(schedule.tests, 15) == [6, 12, 15]
+    assert due(schedule.saves, 15) == [4, 6, 8, 12, 15]
+    assert due(schedule.logs, 15) == [7, 14]
+    assert due(schedule.starts_sums, 15) == [3, 6, 9, 12, 15]
+
+
+def test_tests_by_iterations():
+    schedule = Schedule.of(small(epochs=None, iterations=10, test_every=4, batch_size=50), 101)
+    assert due(schedule.tests, 10) == [4, 8, 10]
+    assert due(schedule.starts_sums, 10) == [4, 8, 10]
+    assert schedule.epochs == 4
+
+
+def test_at_most_fifty_snapshots_and_the_first_and_last():
+    schedule = Schedule.of(small(batch_size=100, epochs=164), 100)
+    kept = [step for step in range(165) if schedule.snapshots(step)]
+    assert kept == [*range(0, 164, 4), 164]
+    short = Schedule.of(small(batch_size=50, epochs=None, iterations=5), 100)
+    assert [step for step in range(6) if short.snapshots(step)] == [0, 2, 4, 5]
+
+
+@given(
+    count=st.integers(1, 300),
+    batch_size=st.integers(1, 320),
+    size=st.integers(1, 5),
+    accumulate=st.integers(1, 6),
+    seed=st.integers(0, 3),
+)
+def test_every_sample_once_whoever_computes_it(count, batch_size, size, accumulate, seed):
+    batches = batches_of(count, batch_size, seed, 1)
+    assert len(batches) == -(-count // batch_size)
+    assert all(len(batch) == batch_size for batch in batches[:-1])
+    seen = []
+    for batch in batches:
+        shares = [share(batch, rank, size) for rank in range(size)]
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        parts = [part.tolist() for each in shares for part in parts_of(each, accumulate)]
+        assert all(parts)
+        assert [index for part in parts for index in part] == batch.tolist()
+        seen += batch.tolist()
+    assert sorted(seen) == list(range(count))
+
+
+def test_each_epoch_has_an_order_of_its_own():
+    orders = {
+        tuple(batches_of(50, 50, seed, epoch)[0].tolist()) for seed in (0, 1) for epoch in (1, 2)
+    }
+    assert len(orders) == 4
+
+
+def test_seeds_are_the_same_in_every_process():
+    assert mix(0, 1, "augment") == 585545271812402559
+    assert mix(1, 11) != mix(11, 1) != mix(1, 1, 1)

@@ -1,0 +1,100 @@
+"""Small runs on the embedded digits, and what is compared of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpelu.lab.train import checkpoint
+from mpelu.lab.train.config import Config
+
+SMALL: dict[str, Any] = {
+    "train_limit": 96,
+    "test_limit": 32,
+    "model": "resnet-8",
+    "model_options": {"width": 4},
+    "activation": "mpelu",
+    "augment": "pad-crop-flip",
+    "batch_size": 20,
+    "epochs": 3,
+    "log_every": 4,
+    "threads": 1,
+}
+"""15 steps: 5 an epoch, the last of each with 16 samples."""
+
+
+def small(**values: Any) -> Config:
+    return Config(**{**SMALL, **values})
+
+
+def equal(one: Any, other: Any) -> bool:
+    """To the bit, whatever tensors are nested in."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+def final(run: Path) -> dict[str, Any]:
+    """All of a run that must not depend on when it was stopped."""
+    contents = checkpoint.load(checkpoint.path_of(run, checkpoint.steps_of(run)[-1]))
+    del contents["lengths"]["speed.jsonl"]
+    kept = ("model.safetensors", "metrics.jsonl", "config.json", "checkpoints/best.safetensors")
+    activations = sorted((run / "activations").iterdir())
+    return {
+        **contents,
+        **{name: (run / name).read_bytes() for name in kept},
+        **{path.name: path.read_bytes() for path in activations},
+    }
+
+
+def status(run: Path) -> dict[str, Any]:
+    return json.loads((run / "status.json").read_text())
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from mpelu.lab.train.config import Config
+from mpelu.lab.train.engine import resume, train
+{setup}
+run = Path(sys.argv[1])
+if run.exists():
+    outcome = resume(run)
+else:
+    outcome = train(Config.from_json(sys.argv[2]), run)
+sys.exit(outcome.exit_code)
+"""
+
+
+def start(
+    run: Path, config: Config, setup: str = "", launcher: tuple[str, ...] = (), **options: Any
+) -> subprocess.Popen[str]:
+    """A process that trains, or resumes if the run folder is there."""
+    script = run.with_suffix(".py")
+    script.write_text(SCRIPT.format(setup=setup))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*(launcher or (sys.executable,)), str(script), str(run), json.dumps(asdict(config))],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
