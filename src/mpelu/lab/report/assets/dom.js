@@ -75,6 +75,10 @@ function show(value, digits = 4) {
   return text.replace("-", "−");
 }
 
+function percent(value) {
+  return value === null || value === undefined ? "–" : value.toFixed(2);
+}
+
 function whole(value) {
   return value === null || value === undefined ? "–" : value.toLocaleString("en-US");
 }

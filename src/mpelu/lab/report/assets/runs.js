@@ -64,8 +64,8 @@ function runRow(run) {
     [run.state === "finished" ? "" : run.message, ...silent, ...run.problems]
       .filter(Boolean)
       .join("; "),
-    show(run.test_error, 6),
-    show(run.best_error, 6),
+    percent(run.test_error),
+    percent(run.best_error),
     run.model || "–",
     run.activation || "own",
     run.init || "–",
