@@ -178,8 +178,8 @@ _AT_LEAST = {
     "image_size": 1, "crop": 1, "train_limit": 1, "test_limit": 1, "epochs": 1, "iterations": 1,
     "batch_size": 1, "accumulate": 1, "warmup": 0, "momentum": 0, "weight_decay": 0,
     "activation_lr_mult": 0, "activation_decay_mult": 0, "beta_decay_mult": 0,
-    "bias_lr_mult": 0, "bias_decay_mult": 0, "last_lr_mult": 0, "threads": 1, "seed": 0, "log_every": 1, "test_every": 1,
-    "checkpoint_every": 1,
+    "bias_lr_mult": 0, "bias_decay_mult": 0, "last_lr_mult": 0, "threads": 1, "seed": 0,
+    "log_every": 1, "test_every": 1, "checkpoint_every": 1,
 }  # fmt: skip
 _POSITIVE = ("lr", "gamma", "warmup_lr", "init_std")
 
