@@ -57,6 +57,10 @@ def plain(config: Config, scale: str, iterations: int = 400) -> Config:
     if options.get("batch_norm", True):
         options["norm_momentum"] = 0.1
     changes: dict[str, Any] = {"crop": None, "model_options": options}
+    if config.linear_std is not None and not smoke:
+        # A quarter and a sixteenth of the inputs: so the linear layers' outputs keep their size.
+        first, *others = config.linear_std
+        changes["linear_std"] = (2 * first, *(4 * std for std in others))
     if smoke:
         return replace(config, **_SMOKE | changes | {"image_size": 19, "augment": "none"})
     return replace(

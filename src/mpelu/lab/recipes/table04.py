@@ -20,7 +20,7 @@ from mpelu.lab.train.config import Config
 PAPER = {"relu": "0.2310", "prelu": "0.2417", "elu": "0.2299", "mpelu": "0.2441"}
 """Seconds an iteration: Caffe on a Titan X, mean of 600k iterations, batch 64."""
 
-ROUNDS = {"full": 100, "small": 15, "smoke": 3}
+ROUNDS = {"full": 100, "small": 9, "smoke": 3}
 
 
 def config(activation: str, size: str) -> Config:
