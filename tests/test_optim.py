@@ -41,6 +41,18 @@ def test_alpha_and_beta_have_a_group_of_their_own() -> None:
     assert (rest["lr"], rest["weight_decay"]) == (0.1, 1e-4)
 
 
+def test_decay_of_beta_and_of_prelu_apart() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), MPELU(4), nn.PReLU(4))
+    groups = param_groups(
+        model, lr=0.1, weight_decay=1.0, decay_mult=2.0, beta_decay_mult=0.0, prelu_decay_mult=0.5
+    )
+    of = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    assert of[id(model[1].alpha)] == (0.5, 2.0)
+    assert of[id(model[1].beta)] == (0.5, 0.0)
+    assert of[id(model[2].weight)] == (0.1, 0.5)
+    assert of[id(model[0].weight)] == (0.1, 1.0)
+
+
 def test_biases_but_not_those_of_norm_layers() -> None:
     model = network()
     groups = param_groups(model, lr=0.1, bias_lr_mult=2.0, bias_decay_mult=0.0, weight_decay=1e-4)

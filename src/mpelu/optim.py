@@ -18,6 +18,8 @@ def param_groups(
     weight_decay: float = 0.0,
     lr_mult: float = 5.0,
     decay_mult: float = 1.0,
+    beta_decay_mult: float | None = None,
+    prelu_decay_mult: float = 1.0,
     bias_lr_mult: float = 1.0,
     bias_decay_mult: float = 1.0,
     layers: Mapping[str, float] | None = None,
@@ -33,6 +35,8 @@ def param_groups(
         weight_decay: likewise.
         lr_mult: multiplies the learning rate of every MPELU's alpha and beta; 5 in the paper.
         decay_mult: multiplies their weight decay.
+        beta_decay_mult: that of beta, if another than alpha's.
+        prelu_decay_mult: multiplies the weight decay of every PReLU's slopes.
         bias_lr_mult: multiplies the learning rate of biases, those of norm layers excepted.
         bias_decay_mult: multiplies their weight decay.
         layers: learning rate multipliers of single modules by name, weights and biases alike, in
@@ -50,6 +54,8 @@ def param_groups(
     """
     given = {
         "lr": lr, "weight_decay": weight_decay, "lr_mult": lr_mult, "decay_mult": decay_mult,
+        "beta_decay_mult": decay_mult if beta_decay_mult is None else beta_decay_mult,
+        "prelu_decay_mult": prelu_decay_mult,
         "bias_lr_mult": bias_lr_mult, "bias_decay_mult": bias_decay_mult,
         **{f"layers[{name!r}]": value for name, value in (layers or {}).items()},
     }  # fmt: skip
@@ -66,11 +72,12 @@ def param_groups(
         for parameter in modules[name].parameters()
     }
     shapes = {
-        id(parameter)
+        id(parameter): given["beta_decay_mult" if name == "beta" else "decay_mult"]
         for module in modules.values()
         if isinstance(module, MPELU)
-        for parameter in module.parameters(recurse=False)
+        for name, parameter in module.named_parameters(recurse=False)
     }
+    slopes = {id(module.weight) for module in modules.values() if isinstance(module, nn.PReLU)}
     # A norm layer's bias is a scale's companion, not a layer's bias; it has a 1-d weight beside it.
     biases = {
         id(module.bias)
@@ -84,7 +91,9 @@ def param_groups(
         key = id(parameter)
         rate, decay = 1.0, 1.0
         if key in shapes:
-            rate, decay = lr_mult, decay_mult
+            rate, decay = lr_mult, shapes[key]
+        elif key in slopes:
+            decay = prelu_decay_mult
         elif key in biases:
             rate, decay = bias_lr_mult, bias_decay_mult
         rate = single.get(key, rate)

@@ -8,10 +8,20 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from mpelu.lab.commands import eval, explore, inspect, models, predict, report, train
+from mpelu.lab.commands import (
+    eval,
+    explore,
+    inspect,
+    list,
+    models,
+    predict,
+    report,
+    reproduce,
+    train,
+)
 from mpelu.lab.errors import UserError
 
-COMMANDS = (train, eval, predict, inspect, report, explore, models)
+COMMANDS = (train, eval, predict, inspect, list, reproduce, report, explore, models)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -88,6 +88,7 @@ def build(
     width: int = 64,
     fc_width: int = 4096,
     input_size: int = 224,
+    norm_momentum: float = _MOMENTUM,
 ) -> nn.Sequential:
     """Convolutions in three stages, spatial pyramid pooling and three linear layers.
 
@@ -108,6 +109,7 @@ def build(
         width: channels of the first stage; the others have twice and four times as many.
         fc_width: of the first two linear layers.
         input_size: height and width of the images.
+        norm_momentum: of running statistics; the published one needs some thousands of steps.
     """
     at_least(f"{name}: depth", depth, SHALLOWEST)
     at_least(f"{name}: width", width, 1)
@@ -126,7 +128,7 @@ def build(
         network.append(nn.Conv2d(channels, out, kernel, stride, padding))
         size = (size + 2 * padding - kernel) // stride + 1
         if normalized:
-            network.append(nn.BatchNorm2d(out, momentum=_MOMENTUM, affine=False))
+            network.append(nn.BatchNorm2d(out, momentum=norm_momentum, affine=False))
         network.append(activation.make(out))
         if index in (1, 5):
             pool = 3 if index == 1 else 2
@@ -138,7 +140,7 @@ def build(
     for _ in range(2):
         network.append(nn.Linear(features, fc_width))
         if normalized:
-            network.append(nn.BatchNorm1d(fc_width, momentum=_MOMENTUM, affine=False))
+            network.append(nn.BatchNorm1d(fc_width, momentum=norm_momentum, affine=False))
         network.append(activation.make(fc_width))
         if rate:
             network.append(nn.Dropout(rate))

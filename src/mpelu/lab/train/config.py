@@ -88,7 +88,10 @@ class Config:
     nesterov: bool = _option("Nesterov's momentum", False)
     weight_decay: float = _option("of all parameters", 1e-4)
     activation_lr_mult: float = _option("learning rate of alpha and beta, times this", 5.0)
-    activation_decay_mult: float = _option("weight decay of alpha and beta, times this", 1.0)
+    activation_decay_mult: float = _option(
+        "weight decay of alpha and beta, and of the slopes of PReLU, times this", 1.0
+    )
+    beta_decay_mult: float | None = _option("weight decay of beta, if another than alpha's", None)
     bias_lr_mult: float = _option("learning rate of biases, times this", 1.0)
     bias_decay_mult: float = _option("weight decay of biases, times this", 1.0)
     last_lr_mult: float | None = _option(
@@ -174,9 +177,9 @@ _HINTS = typing.get_type_hints(Config)
 _AT_LEAST = {
     "image_size": 1, "crop": 1, "train_limit": 1, "test_limit": 1, "epochs": 1, "iterations": 1,
     "batch_size": 1, "accumulate": 1, "warmup": 0, "momentum": 0, "weight_decay": 0,
-    "activation_lr_mult": 0, "activation_decay_mult": 0, "bias_lr_mult": 0, "bias_decay_mult": 0,
-    "last_lr_mult": 0, "threads": 1, "seed": 0, "log_every": 1, "test_every": 1,
-    "checkpoint_every": 1,
+    "activation_lr_mult": 0, "activation_decay_mult": 0, "beta_decay_mult": 0,
+    "bias_lr_mult": 0, "bias_decay_mult": 0, "last_lr_mult": 0, "threads": 1, "seed": 0,
+    "log_every": 1, "test_every": 1, "checkpoint_every": 1,
 }  # fmt: skip
 _POSITIVE = ("lr", "gamma", "warmup_lr", "init_std")
 

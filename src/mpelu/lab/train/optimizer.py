@@ -21,6 +21,8 @@ def make(model: nn.Module, config: Config, channels: int, size: int) -> torch.op
         weight_decay=config.weight_decay,
         lr_mult=config.activation_lr_mult,
         decay_mult=config.activation_decay_mult,
+        beta_decay_mult=config.beta_decay_mult,
+        prelu_decay_mult=config.activation_decay_mult,
         bias_lr_mult=config.bias_lr_mult,
         bias_decay_mult=config.bias_decay_mult,
         layers=layers,

@@ -1,0 +1,106 @@
+"""Numbers over seeds: best (mean ± std), and paired differences with a bootstrap interval."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+LEVEL = 0.95
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def paper_value(text: str) -> float | None:
+    """The number to compare with: of "best (mean ± std)" the mean, otherwise the first number.
+
+    Example:
+        >>> paper_value("4.87 (5.04 ± 0.14)"), paper_value("8.75"), paper_value("diverged")
+        (5.04, 8.75, None)
+    """
+    found = _NUMBER.findall(text)
+    if not found:
+        return None
+    return float(found[1] if "±" in text else found[0])
+
+
+def mean_std(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation, which is nan for a single value."""
+    spread = statistics.stdev(values) if len(values) > 1 else math.nan
+    return statistics.fmean(values), spread
+
+
+def text_of(values: Sequence[float], diverged: int = 0, digits: int = 2) -> str:
+    """As the paper writes it, with diverged runs counted.
+
+    Args:
+        values: of the runs that came to an end.
+        diverged: number of runs that didn't.
+        digits: after the point.
+
+    Example:
+        >>> text_of([9.0, 9.2]), text_of([9.0], diverged=2), text_of([], diverged=5)
+        ('9.00 (9.10 ± 0.14)', '9.00, 2 of 3 diverged', 'diverged')
+    """
+    if not values:
+        return "diverged" if diverged else "no run"
+    text = f"{min(values):.{digits}f}"
+    if len(values) > 1:
+        mean, std = mean_std(values)
+        text += f" ({mean:.{digits}f} ± {std:.{digits}f})"
+    if diverged:
+        text += f", {diverged} of {len(values) + diverged} diverged"
+    return text
+
+
+class Interval(NamedTuple):
+    """A mean difference over pairs, with a bootstrap interval."""
+
+    difference: float
+    low: float
+    high: float
+    pairs: int
+
+    def text(self) -> str:
+        shown = f"{self.difference:+.2f}"
+        if self.pairs < 2:
+            return f"{shown} (1 pair: no interval)"
+        return f"{shown} [{self.low:+.2f}, {self.high:+.2f}] ({self.pairs} pairs)"
+
+
+def paired_bootstrap(
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    samples: int = 10_000,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of the mean of first - second, pairs drawn with replacement.
+
+    Pairs are runs of one seed: what the seed decides for both, as the order of the images, cancels.
+
+    Args:
+        first: a value for each pair.
+        second: likewise.
+        samples: how often the pairs are drawn.
+        level: share of the samples inside the interval.
+        seed: of the draws.
+
+    Example:
+        >>> paired_bootstrap([2.0, 3.0], [1.0, 2.0])
+        Interval(difference=1.0, low=1.0, high=1.0, pairs=2)
+    """
+    if len(first) != len(second) or not first:
+        raise ValueError(
+            f"paired_bootstrap: expected as many first as second values, at least one, "
+            f"got {len(first)} and {len(second)}"
+        )
+    import numpy as np
+
+    pairs = np.asarray(first, float) - np.asarray(second, float)
+    draws = np.random.default_rng(seed).integers(len(pairs), size=(samples, len(pairs)))
+    means = pairs[draws].mean(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(pairs.mean()), float(low), float(high), len(pairs))

@@ -1,0 +1,36 @@
+"""The drawn blocks follow the models, and figure 1 has one home."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from mpelu import MPELU, models
+from mpelu.lab.recipes import blocks, figure4, figure5
+
+
+@pytest.mark.parametrize("panel", [*figure4.PANELS, *figure5.PANELS])
+def test_drawn_words_are_the_layers_of_a_block(panel: tuple[str, str]) -> None:
+    title, family = panel
+    description, activation = blocks.describe(family)
+    depth = 8 if description.branch.count("conv") == 2 else 11
+    block = models.create(f"{family}-{depth}").blocks[0]
+    layers = [*block.before, *block.branch, None, *block.after]
+    for word, layer in zip(blocks.words(description), layers, strict=True):
+        kinds = {
+            "+": type(None),
+            "bn": nn.BatchNorm2d,
+            "act": MPELU if activation == "MPELU" else nn.ReLU,
+        }
+        assert isinstance(layer, kinds.get(word, nn.Conv2d))
+    texts = {text.get_text() for text in blocks.figure([panel]).axes[0].texts}
+    assert activation in texts
+    assert ("BN" in texts) == ("bn" in blocks.words(description))
+    assert title.startswith("(")
+
+
+def test_the_tool_draws_the_recipes_figure(tmp_path: Path) -> None:
+    tool = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "figure1.py"))
+    tool["draw"](tmp_path / "new" / "figure1.png")
+    assert (tmp_path / "new" / "figure1.png").read_bytes().startswith(b"\x89PNG")
