@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -289,30 +290,33 @@ def test_other_data_are_refused(tmp_path, monkeypatch):
         resume(run, quiet=True)
 
 
+@pytest.mark.parametrize("text", [b"\xff", b"{", b"[]", b'{"lr": 1e999}'])
+def test_a_config_that_can_not_be_read(tmp_path, text):
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(UserError) as told:
+        resume(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_folders_that_are_gone_are_made_again(whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    stopped_after(monkeypatch, 8, train, small(checkpoint_every=3), run, quiet=True)
+    for name in ("checkpoints", "activations"):
+        shutil.rmtree(run / name)
+    resume(run, quiet=True)
+    assert equal(final(run), whole)
+
+
+def test_other_threads_are_told(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    stopped_after(monkeypatch, 8, train, small(), run, quiet=True)
+    path = run / "environment.json"
+    path.write_text(path.read_text().replace('"threads": 1', '"threads": 7'))
+    resume(run)
+    told = "the last bits may come out otherwise: threads 7 then, 1 now\n"
+    assert told in capsys.readouterr().out
+
+
 def test_no_run_folder(tmp_path):
     with pytest.raises(UserError, match=r"expected a run folder with config\.json"):
         resume(tmp_path)
-
-
-def test_a_signal_that_ends_the_workers_too(whole, tmp_path, monkeypatch):
-    """The step at hand has no images then; what was done before it is kept."""
-    run = tmp_path / "run"
-    step = loop.Loop._step
-
-    def without_images(self, batch, stream, seed):
-        if self.state.step != 7:
-            return step(self, batch, stream, seed)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return step(self, batch, dying(), seed)
-
-    def dying():
-        raise UserError("a process that decodes images died")
-        yield
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Loop, "_step", without_images)
-        outcome = train(small(checkpoint_every=3), run, quiet=True)
-    assert (outcome.state, outcome.step, outcome.exit_code) == ("interrupted", 7, 143)
-    assert checkpoint.steps_of(run)[-1] == 7
-    assert resume(run, quiet=True).state == "finished"
-    assert equal(final(run), whole)
