@@ -10,7 +10,7 @@ import signal
 import time
 
 import pytest
-from train_helpers import equal, final, rows, small, start, status
+from train_helpers import begin, equal, final, rows, small, status
 
 from mpelu.lab.errors import UserError
 from mpelu.lab.train import checkpoint, files, loop
@@ -161,7 +161,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(tmp_path, monkeypatch, st
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         break_write(patch, checkpoint.path_of(run, 6), stage, full)
-        with pytest.raises(UserError, match=r"No space left on device.*checkpoint is intact"):
+        with pytest.raises(UserError, match=r"No space left on device.*was saved before is intact"):
             train(small(checkpoint_every=3), run, quiet=True)
     assert not list(run.rglob(f"*{files.TEMPORARY}"))
     assert status(run)["state"] == "failed"
@@ -199,14 +199,13 @@ def test_killed_at_random_moments(tmp_path):
     kills = 0
     while kills < 3:
         before = newest(run)
-        process = start(run, config)
-        # From the first new checkpoint on: loading torch takes most of the time.
-        while process.poll() is None and newest(run) <= before:
+        process = begin(run, config)
+        while process.is_alive() and newest(run) <= before:
             time.sleep(0.002)
         time.sleep(chance.uniform(0, 0.05))
         process.kill()
-        _, error = process.communicate()
-        assert process.returncode == -signal.SIGKILL, error
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         kills += 1
     assert newest(run) > 0
     assert resume(run, quiet=True).state == "finished"
@@ -240,19 +239,19 @@ def test_signals_end_a_run_after_its_step(whole, tmp_path, monkeypatch, number, 
     assert equal(final(run), whole)
 
 
+def signal_twice():
+    def signalling(self, lr, stopping):
+        if self.state.step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    loop.Loop._after = signalling
+
+
 def test_a_second_signal_ends_at_once(tmp_path):
-    setup = """
-import os, signal
-from mpelu.lab.train import loop
-def signalling(self, lr, stopping):
-    if self.state.step == 6:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-loop.Loop._after = signalling
-"""
-    process = start(tmp_path / "run", small(), setup)
-    process.communicate()
-    assert process.returncode == -signal.SIGTERM
+    process = begin(tmp_path / "run", small(), signal_twice)
+    process.join()
+    assert process.exitcode == -signal.SIGTERM
 
 
 def test_handlers_are_as_before(tmp_path):
