@@ -176,6 +176,11 @@ def test_bad_command_lines_end_with_one_line(
         (KeyboardInterrupt(), 130, "mpelu: interrupted\n"),
         (OSError(36, "File name too long", "a"), 2, "mpelu: error: a: File name too long\n"),
         (OSError("lost"), 2, "mpelu: error: lost\n"),
+        (
+            RuntimeError("you tried to allocate 9 bytes.\nstack"),
+            2,
+            "mpelu: error: out of memory: you tried to allocate 9 bytes.\n",
+        ),
     ],
 )
 def test_what_the_system_says_is_one_line(monkeypatch, capsys, error, code, told) -> None:

@@ -47,3 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         parser.exit(2, f"mpelu: error: {where}{error.strerror or error}\n")
+    except RuntimeError as error:
+        if "to allocate" not in str(error):  # what torch says on any device
+            raise
+        parser.exit(2, f"mpelu: error: out of memory: {str(error).splitlines()[0]}\n")
