@@ -29,6 +29,13 @@ def test_a_length_of_training() -> None:
         Config(epochs=2, iterations=5)
 
 
+def test_a_test_each_epoch_or_each_thousand_iterations() -> None:
+    assert Config().test_every == 1
+    assert Config(iterations=5000).test_every == 1000
+    assert Config(iterations=10).test_every == 10
+    assert Config(iterations=10, test_every=3).test_every == 3
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -46,6 +53,13 @@ def test_a_length_of_training() -> None:
         ({"epochs": 0}, "epochs: expected a number >= 1, got 0"),
         ({"weight_decay": -1.0}, "weight_decay: expected a number >= 0, got -1.0"),
         ({"linear_std": (0.1, float("inf"))}, "linear_std: expected a finite number, got inf"),
+        ({"linear_std": (-0.1,)}, r"linear_std: expected numbers >= 0, got \(-0.1,\)"),
+        ({"milestones": ("a",)}, "milestones: expected int, got 'a'"),
+        ({"threads": 100_000}, "threads: expected a number <= 1024, got 100000"),
+        ({"seed": 2**63}, "seed: expected a number <= 9223372036854775807, got"),
+        ({"batch_size": 10**20}, "batch_size: expected a number of at most 1,000,000,000, got 1"),
+        ({"lr": 1e300}, r"lr: expected a number of at most 1,000,000,000, got 1e\+300"),
+        ({"alpha": -1e38}, r"alpha: expected a number of at most 1,000,000,000, got -1e\+38"),
     ],
 )
 def test_bad_values(values: dict, message: str) -> None:
@@ -154,6 +168,30 @@ def test_bad_command_lines_end_with_one_line(
     assert len(lines) == 1
     assert message in lines[0]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, "mpelu: interrupted\n"),
+        (OSError(36, "File name too long", "a"), 2, "mpelu: error: a: File name too long\n"),
+        (OSError("lost"), 2, "mpelu: error: lost\n"),
+        (
+            RuntimeError("you tried to allocate 9 bytes.\nstack"),
+            2,
+            "mpelu: error: out of memory: you tried to allocate 9 bytes.\n",
+        ),
+    ],
+)
+def test_what_the_system_says_is_one_line(monkeypatch, capsys, error, code, told) -> None:
+    def failing(arguments: argparse.Namespace) -> None:
+        raise error
+
+    monkeypatch.setattr("mpelu.lab.commands.models.run", failing)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["models"])
+    assert stop.value.code == code
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])

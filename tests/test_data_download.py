@@ -1,10 +1,12 @@
 """Downloads from a server on this machine that behaves well, badly or not at all."""
 
+import errno
 import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import data_files
 import pytest
@@ -163,7 +165,7 @@ def test_wrong_checksum(server: Server, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         fetch(server, tmp_path, md5="0" * 32)
     assert f"expected MD5 {'0' * 32}, got {MD5}" in str(caught.value)
-    assert list((tmp_path / "new").iterdir()) == []
+    assert not (tmp_path / "new").exists()
 
 
 def test_not_found(server: Server, tmp_path: Path) -> None:
@@ -267,3 +269,47 @@ def test_official_address(tmp_path: Path, monkeypatch) -> None:
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
     ]
+
+
+def test_a_failed_download_leaves_no_folder(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for place in ("new/folder", "there/new", "there"):
+        with pytest.raises(UserError, match="404"):
+            download.fetch(
+                server.address.removesuffix("files"), tmp_path / place / "a", md5=MD5, quiet=True
+            )
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_a_download_that_was_cut_off_keeps_its_folder(server: Server, tmp_path: Path) -> None:
+    server.drops_after = [1000, 0, 0, 0]
+    with pytest.raises(UserError, match="1000 bytes are kept"):
+        download.fetch(f"{server.address}/a", tmp_path / "new" / "a", md5=MD5, quiet=True)
+    assert (tmp_path / "new" / "a.part").stat().st_size == 1000
+
+
+def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch) -> None:
+    """What fits stays for the next time."""
+    write = download._write
+
+    def full(file, block) -> None:
+        if file.tell() > 0:
+            file = SimpleNamespace(name=file.name, write=refuse)
+        write(file, block)
+
+    def refuse(_: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "_write", full)
+        with pytest.raises(UserError, match=r"a\.part: can't be written \(No space left"):
+            download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5, quiet=True)
+    download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5, quiet=True)
+    assert server.ranges == [None, f"bytes={download.CHUNK}-"]
+
+
+@pytest.mark.parametrize("url", ["http://[", "file:///etc/passwd", "ftp://a/b", "", "a.tar.gz"])
+def test_what_is_no_address(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UserError, match="mirror: expected an address"):
+        download.fetch(url, tmp_path / "a" / "b", md5=MD5, quiet=True)
+    assert list(tmp_path.iterdir()) == []

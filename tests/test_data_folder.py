@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -281,3 +282,35 @@ def test_empty_folders(tmp_path: Path) -> None:
         (tmp_path / half / "ant").mkdir()
     with pytest.raises(UserError, match="ant: expected images, got none"):
         load(config(tmp_path), CPU)
+
+
+def test_signals_to_the_workers_leave_them_at_work(images: Path) -> None:
+    """A signal to a whole group of processes: the one that trains wants to end its step."""
+    data = load(config(images), CPU)
+    batches = data.test(torch.arange(12).repeat(20).split(4))
+    next(batches)
+    children = multiprocessing.active_children()
+    assert children
+    for number in (signal.SIGINT, signal.SIGTERM):
+        for child in children:
+            os.kill(child.pid, number)
+    assert len(list(batches)) == 59
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    make(tmp_path)
+    path = tmp_path / "val" / "ant"
+    try:
+        (path / "000.jpg").rename(os.fsdecode(os.fsencode(path) + b"/\xff.jpg"))
+    except OSError:
+        pytest.skip("the file system takes UTF-8 only")
+    data = load(config(tmp_path), CPU)
+    assert sum(len(labels) for _, labels in data.test([torch.arange(12)])) == 12
+
+
+def test_a_file_as_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("folder", "cifar10"):
+        with pytest.raises(UserError, match="data_dir: expected a folder, got the file"):
+            load(Config(data=name, data_dir=str(tmp_path / "file")), CPU)

@@ -161,3 +161,15 @@ def test_killed_between_the_last_checkpoint_and_the_end(whole, stopped):
     resume(stopped, quiet=True)
     assert status(stopped)["state"] == "finished"
     assert equal(final(stopped), final(whole))
+
+
+def test_weights_of_a_save_that_was_cut_off_go_with_the_next(tmp_path):
+    (tmp_path / checkpoint.FOLDER).mkdir()
+    alone = checkpoint.path_of(tmp_path, 2).with_suffix(".safetensors")
+    alone.write_bytes(b"")
+    kept = alone.with_name("step-00000001.pt.damaged")
+    kept.write_bytes(b"")
+    checkpoint.save(tmp_path, 3, {"model": {}}, best=False)
+    assert not alone.exists()
+    assert kept.exists()
+    assert checkpoint.steps_of(tmp_path) == [3]

@@ -14,7 +14,7 @@ from train_helpers import rows, small
 import mpelu
 from mpelu import models
 from mpelu.lab import data, runs
-from mpelu.lab.train import activations, network, optimizer, settings
+from mpelu.lab.train import activations, network, optimizer, prepare, settings
 from mpelu.lab.train.engine import Outcome, train
 from mpelu.lab.train.order import batches_of
 from mpelu.lab.train.randomness import mix
@@ -243,7 +243,8 @@ def test_every_setting_is_printed(tmp_path, capsys):
     output = capsys.readouterr().out
     for expected in (
         "resnet-8, ", " parameters, activation mpelu, width=4", "digits, 96 images to train on",
-        "channel", "pad-crop-flip", "msra fan_out, linear layers std 0.01",
+        "channel: (x - mean) / std, mean 7", "std 9", "msra fan_out, linear layers std 0.01",
+        "pad-crop-flip: 4 pixels of padding, random 8 x 8 crop of 8 x 8, mirrored",
         "momentum 0.9, Nesterov", "lr x 5 decay x 1", "lr x 0.1",
         "lr 0.01 for 1 epochs, then lr 0.1 times 0.1 after 2 epochs", "15 steps in 3 epochs",
         "fp32", "cpu, 1 threads", "test error",
@@ -267,3 +268,29 @@ def test_groups_and_their_counts():
     optimizer.set_lr(sgd, 0.5)
     assert {group["lr"] for group in sgd.param_groups} == {0.5, 2.5, 0.05}
     assert len(settings._groups(sgd)) == len(sgd.param_groups)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, "own: taylor fan_out, slope 1"),
+        ({"alpha": 0.25, "linear_std": (0.5,)}, "own: taylor fan_out, slope 0.25, linear layers"),
+        ({"model": "nin", "model_options": {}, "image_size": 20}, "own: gaussian std 0.05"),
+        (
+            {"model": "plain-15", "model_options": {"fc_width": 8}, "image_size": 19},
+            "own: taylor fan_in, slope 1, linear layers std 0.01, 0.01, 0.01",
+        ),
+        ({"preprocess": "gcn-zca"}, "normalised to norm 55, whitened, 0.1 added to the eigen"),
+        ({"image_size": 12, "crop": 10}, "random 10 x 10 crop of 12 x 12"),
+        ({"image_size": 12, "crop": 10}, "images scaled to 12 x 12; channel"),
+        ({"crop": 6, "augment": "none"}, "none: the middle 6 x 6 of 8 x 8"),
+    ],
+)
+def test_settings_in_words(values, expected):
+    with prepare.session(small(**values)) as world:
+        ready = prepare.prepare(small(**values), world, None, True, False)
+        stepper = ready.stepper
+        told = settings.describe(
+            ready.config, ready.dataset, stepper.model, ready.optimizer, ready.schedule, world
+        )
+    assert expected in settings.block(told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -88,3 +89,24 @@ def test_twice_in_one_process(tmp_path):
         process = holder(tmp_path)
         output, _ = process.communicate("\n")
         assert "is in use by" in output
+
+
+def test_a_folder_that_can_not_be_written(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match="can't go on: Read-only file system"), lock(tmp_path):
+        pass
+
+
+def test_on_a_full_disk_it_still_keeps_others_out(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        with lock(tmp_path):
+            process = holder(tmp_path)
+            answer, _ = process.communicate("\n")
+    assert answer == f"{tmp_path} is in use by another process\n"

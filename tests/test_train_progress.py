@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
+import pytest
 from rich.console import Console
 from train_helpers import small
 
@@ -56,6 +57,24 @@ def test_a_bar_on_a_terminal(monkeypatch):
     for expected in ("epoch 3", "200/400", "loss 1.2500", "error 20.00 %", "5,000 images/s"):
         assert expected in shown, expected
     assert "test loss 1.2500" in shown
+
+
+@pytest.mark.parametrize("width", [42, 72])
+def test_a_narrow_terminal(monkeypatch, width):
+    """Nothing is cut off."""
+    output = io.StringIO()
+    monkeypatch.setattr(
+        progress,
+        "Console",
+        lambda **options: Console(file=output, force_terminal=True, width=width, **options),
+    )
+    display = progress.Bar(64124, 0)
+    display.step(63000, 164, 1.25, 20.0, 12345.0)
+    display.close()
+    for part in ("loss 1.250  20.0 %  12,345/s", "left"):
+        assert part in output.getvalue()
+    assert ("epoch 164" in output.getvalue()) == (width == 72)
+    assert "…" not in output.getvalue()
 
 
 def test_no_bar_where_the_output_goes_to_a_file(tmp_path, capsys):

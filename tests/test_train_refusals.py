@@ -56,6 +56,13 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_a_file_is_no_run_folder(tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(UserError, match=r"expected a folder .* got a file"):
+        train(small(), tmp_path / "mine", quiet=True)
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
 def test_an_empty_folder_is_taken(tmp_path):
     (tmp_path / "run").mkdir()
     assert train(small(epochs=1), tmp_path / "run", quiet=True).state == "finished"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from train_helpers import equal, small
 
-from mpelu.lab import data
+from mpelu.lab import cli, data
 from mpelu.lab.errors import UserError
 from mpelu.lab.train import checkpoint
 from mpelu.lab.train.engine import train
@@ -32,14 +32,37 @@ def test_the_trained_network_comes_back(tmp_path):
     assert torch.equal(restored.preprocess(images), dataset.preprocess(images))
 
 
-def test_the_newest_weights_of_a_run_that_goes_on(tmp_path):
+def test_the_newest_weights_of_a_run_that_goes_on(tmp_path, capsys):
     run = tmp_path / "run"
     train(small(), run, quiet=True)
     (run / "model.safetensors").unlink()
     assert load_network(run).config == small()
+    assert cli.main(["eval", str(run)]) == 0
+    newest = run / checkpoint.FOLDER / "step-00000015.pt"
+    assert capsys.readouterr().err == f"{run}: no final weights yet, so those of {newest}\n"
     for path in (run / checkpoint.FOLDER).glob("*.pt"):
         path.write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"got step-00000015\.pt \("):
         load_network(run)
     with pytest.raises(UserError, match="which: expected one of"):
         load_network(run, "first")
+
+
+def test_a_run_without_weights_says_why(tmp_path):
+    run = tmp_path / "run"
+    outcome = train(small(lr=1e9), run, quiet=True)
+    assert outcome.state == "diverged"
+    with pytest.raises(UserError, match=r"got none \(diverged at step \d+: "):
+        load_network(run)
+
+
+def test_eval_takes_the_data_of_the_run(tmp_path, capsys):
+    run = tmp_path / "run"
+    train(small(epochs=1), run, quiet=True)
+    assert cli.main(["eval", str(run)]) == 0
+    assert capsys.readouterr().err == ""
+    about = (run / "data.json").read_text()
+    (run / "data.json").write_text(about.replace('"fingerprint": "', '"fingerprint": "0'))
+    with pytest.raises(SystemExit):
+        cli.main(["eval", str(run)])
+    assert "expected the data the run began with" in capsys.readouterr().err

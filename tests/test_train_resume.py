@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import signal
 import time
 
 import pytest
-from train_helpers import equal, final, rows, small, start, status
+from train_helpers import begin, equal, final, rows, small, status
 
 from mpelu.lab.errors import UserError
 from mpelu.lab.train import checkpoint, files, loop
@@ -160,7 +161,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(tmp_path, monkeypatch, st
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         break_write(patch, checkpoint.path_of(run, 6), stage, full)
-        with pytest.raises(UserError, match=r"No space left on device.*checkpoint is intact"):
+        with pytest.raises(UserError, match=r"No space left on device.*was saved before is intact"):
             train(small(checkpoint_every=3), run, quiet=True)
     assert not list(run.rglob(f"*{files.TEMPORARY}"))
     assert status(run)["state"] == "failed"
@@ -198,14 +199,13 @@ def test_killed_at_random_moments(tmp_path):
     kills = 0
     while kills < 3:
         before = newest(run)
-        process = start(run, config)
-        # From the first new checkpoint on: loading torch takes most of the time.
-        while process.poll() is None and newest(run) <= before:
+        process = begin(run, config)
+        while process.is_alive() and newest(run) <= before:
             time.sleep(0.002)
         time.sleep(chance.uniform(0, 0.05))
         process.kill()
-        _, error = process.communicate()
-        assert process.returncode == -signal.SIGKILL, error
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         kills += 1
     assert newest(run) > 0
     assert resume(run, quiet=True).state == "finished"
@@ -239,19 +239,19 @@ def test_signals_end_a_run_after_its_step(whole, tmp_path, monkeypatch, number, 
     assert equal(final(run), whole)
 
 
+def signal_twice():
+    def signalling(self, lr, stopping):
+        if self.state.step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    loop.Loop._after = signalling
+
+
 def test_a_second_signal_ends_at_once(tmp_path):
-    setup = """
-import os, signal
-from mpelu.lab.train import loop
-def signalling(self, lr, stopping):
-    if self.state.step == 6:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-loop.Loop._after = signalling
-"""
-    process = start(tmp_path / "run", small(), setup)
-    process.communicate()
-    assert process.returncode == -signal.SIGTERM
+    process = begin(tmp_path / "run", small(), signal_twice)
+    process.join()
+    assert process.exitcode == -signal.SIGTERM
 
 
 def test_handlers_are_as_before(tmp_path):
@@ -289,30 +289,33 @@ def test_other_data_are_refused(tmp_path, monkeypatch):
         resume(run, quiet=True)
 
 
+@pytest.mark.parametrize("text", [b"\xff", b"{", b"[]", b'{"lr": 1e999}'])
+def test_a_config_that_can_not_be_read(tmp_path, text):
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(UserError) as told:
+        resume(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_folders_that_are_gone_are_made_again(whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    stopped_after(monkeypatch, 8, train, small(checkpoint_every=3), run, quiet=True)
+    for name in ("checkpoints", "activations"):
+        shutil.rmtree(run / name)
+    resume(run, quiet=True)
+    assert equal(final(run), whole)
+
+
+def test_other_threads_are_told(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    stopped_after(monkeypatch, 8, train, small(), run, quiet=True)
+    path = run / "environment.json"
+    path.write_text(path.read_text().replace('"threads": 1', '"threads": 7'))
+    resume(run)
+    told = "the last bits may come out otherwise: threads 7 then, 1 now\n"
+    assert told in capsys.readouterr().out
+
+
 def test_no_run_folder(tmp_path):
     with pytest.raises(UserError, match=r"expected a run folder with config\.json"):
         resume(tmp_path)
-
-
-def test_a_signal_that_ends_the_workers_too(whole, tmp_path, monkeypatch):
-    """The step at hand has no images then; what was done before it is kept."""
-    run = tmp_path / "run"
-    step = loop.Loop._step
-
-    def without_images(self, batch, stream, seed):
-        if self.state.step != 7:
-            return step(self, batch, stream, seed)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return step(self, batch, dying(), seed)
-
-    def dying():
-        raise UserError("a process that decodes images died")
-        yield
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Loop, "_step", without_images)
-        outcome = train(small(checkpoint_every=3), run, quiet=True)
-    assert (outcome.state, outcome.step, outcome.exit_code) == ("interrupted", 7, 143)
-    assert checkpoint.steps_of(run)[-1] == 7
-    assert resume(run, quiet=True).state == "finished"
-    assert equal(final(run), whole)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict
+import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mpelu.lab.train import checkpoint
+from mpelu.lab.train import checkpoint, engine
 from mpelu.lab.train.config import Config
 
 SMALL: dict[str, Any] = {
@@ -66,35 +64,25 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-SCRIPT = """
-import json, sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from mpelu.lab.train.config import Config
-from mpelu.lab.train.engine import resume, train
-{setup}
-run = Path(sys.argv[1])
-if run.exists():
-    outcome = resume(run)
-else:
-    outcome = train(Config.from_json(sys.argv[2]), run)
-sys.exit(outcome.exit_code)
-"""
+_SERVER = multiprocessing.get_context("forkserver")
+# Its processes find all of it loaded, which otherwise takes most of their time.
+_SERVER.set_forkserver_preload(["mpelu.lab.train.engine", "sklearn.datasets", "torch._dynamo"])
 
 
-def start(
-    run: Path, config: Config, setup: str = "", launcher: tuple[str, ...] = (), **options: Any
-) -> subprocess.Popen[str]:
-    """A process that trains, or resumes if the run folder is there."""
-    script = run.with_suffix(".py")
-    script.write_text(SCRIPT.format(setup=setup))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*(launcher or (sys.executable,)), str(script), str(run), json.dumps(asdict(config))],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+def begin(
+    run: Path, config: Config, setup: Callable[[], None] | None = None
+) -> multiprocessing.process.BaseProcess:
+    """A process that trains, or resumes if the run folder is there; calls `setup` first."""
+    process = _SERVER.Process(target=_train_or_resume, args=(run, config.to_json(), setup))
+    process.start()
+    return process
+
+
+def _train_or_resume(run: Path, config: str, setup: Callable[[], None] | None) -> None:
+    torch.set_num_threads(1)
+    if setup is not None:
+        setup()
+    if run.exists():
+        engine.resume(run, quiet=True)
+    else:
+        engine.train(Config.from_json(config), run, quiet=True)

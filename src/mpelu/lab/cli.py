@@ -50,5 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `mpelu models | head`: nobody reads on, and nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:  # before training catches it, or in another command
+        parser.exit(130, "mpelu: interrupted\n")
     except UserError as error:
         parser.exit(2, f"mpelu: error: {error}\n")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        parser.exit(2, f"mpelu: error: {where}{error.strerror or error}\n")
+    except RuntimeError as error:
+        if "to allocate" not in str(error):  # what torch says on any device
+            raise
+        parser.exit(2, f"mpelu: error: out of memory: {str(error).splitlines()[0]}\n")

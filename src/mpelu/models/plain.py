@@ -152,4 +152,6 @@ def build(
     stds = (0.01, 0.01, 0.01) if paper_15 else (0.005, 0.005, 0.01)
     for module, std in zip(linear, stds, strict=True):
         nn.init.normal_(module.weight, std=std)
+    linear_rule = f"linear layers std {', '.join(f'{std:g}' for std in stds)}"
+    network.own_initialization = f"{network.own_initialization}, {linear_rule}"  # type: ignore[assignment]
     return network

@@ -1,4 +1,7 @@
-"""The initial weights networks come with: one rule for all convolutions, as the papers have it."""
+"""The initial weights networks come with: one rule for all convolutions, as the papers have it.
+
+The rule is kept in words as the network's attribute `own_initialization`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ def taylor_(network: nn.Module, slope: float, mode: str) -> None:
     for module in _weighted(network):
         if isinstance(module, nn.Conv2d):
             rules.taylor_normal_(module.weight, slope, mode=mode)
+    network.own_initialization = f"taylor {mode}, slope {slope:g}"  # type: ignore[assignment]
 
 
 def gaussian_(network: nn.Module, std: float) -> None:
@@ -27,6 +31,7 @@ def gaussian_(network: nn.Module, std: float) -> None:
     for module in _weighted(network):
         if isinstance(module, nn.Conv2d):
             rules.gaussian_(module.weight, std)
+    network.own_initialization = f"gaussian std {std:g}"  # type: ignore[assignment]
 
 
 def _weighted(network: nn.Module) -> Iterator[nn.Conv2d | nn.Linear]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpelu.lab.train.restore import Restored
 
 WHICH = ("final", "best", "last")
 
@@ -20,6 +24,18 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def restored(arguments: argparse.Namespace) -> Restored:
+    """The network those options name; says so if it isn't that of the end."""
+    from mpelu.lab.train.restore import load_network
+
+    found = load_network(arguments.folder, arguments.which)
+    if arguments.which == "final" and found.source.parent != arguments.folder:
+        print(
+            f"{arguments.folder}: no final weights yet, so those of {found.source}", file=sys.stderr
+        )
+    return found
+
+
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser("eval", help="test a trained network")
     add_run(parser)
@@ -31,14 +47,16 @@ def run(arguments: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from mpelu.lab import data
-    from mpelu.lab.train.restore import evaluate, load_network
+    from mpelu.lab.train.folder import check_data
+    from mpelu.lab.train.restore import evaluate
 
-    restored = load_network(arguments.folder, arguments.which)
-    config = restored.config
+    network = restored(arguments)
+    config = network.config
     if arguments.data_dir is not None:
         config = replace(config, data_dir=arguments.data_dir)
-    dataset = data.load(config, next(restored.model.parameters()).device)
-    loss, error = evaluate(restored.model, dataset, config)
+    dataset = data.load(config, next(network.model.parameters()).device)
+    check_data(arguments.folder, dataset)
+    loss, error = evaluate(network.model, dataset, config)
     print(
         f"{arguments.folder}: test error {error:.2f} %, loss {loss:.4f}, "
         f"{dataset.test_count} images of {dataset.name}"

@@ -38,7 +38,7 @@ def add(subparsers: Any) -> None:
         metavar="DIR",
         help="where inspect.json and inspect.png go [the run folder; nowhere with --model]",
     )
-    parser.add_argument("--quiet", action="store_true", help="print no table")
+    parser.add_argument("--quiet", action="store_true", help="print errors only [no]")
     add_config(parser, _DATA)
     untrained = parser.add_argument_group("a network before training, in place of RUN")
     add_config(untrained, _UNTRAINED)
@@ -101,5 +101,5 @@ def _show(subject: Subject, folder: Path | None, out: Path | None, *, quiet: boo
     written = [] if out is None else write(found, title, out)
     if not quiet:
         print(f"{title}\n\n{table(found)}\n")
-    for path in written:
-        print(path)
+        for path in written:
+            print(path)

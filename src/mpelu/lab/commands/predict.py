@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.commands.eval import add_run
+from mpelu.lab.commands.eval import add_run, restored
 from mpelu.lab.errors import UserError
 
 
@@ -24,17 +24,16 @@ def run(arguments: argparse.Namespace) -> None:
     import torch
 
     from mpelu.lab import data
-    from mpelu.lab.train.restore import load_network
 
-    restored = load_network(arguments.folder, arguments.which)
-    device = next(restored.model.parameters()).device
+    network = restored(arguments)
+    device = next(network.model.parameters()).device
     pictures = [
-        data.read_image(path, restored.config, channels=restored.channels).to(device)
+        data.read_image(path, network.config, channels=network.channels).to(device)
         for path in arguments.images
     ]
     for path, picture in zip(arguments.images, pictures, strict=True):
         with torch.inference_mode():
-            shares = restored.model(restored.preprocess(picture)).softmax(1)[0]
+            shares = network.model(network.preprocess(picture)).softmax(1)[0]
         print(path)
         for share, index in zip(*shares.topk(min(arguments.top, len(shares))), strict=True):
-            print(f"  {100 * share:5.1f} %  {restored.classes[int(index)]}")
+            print(f"  {100 * share:5.1f} %  {network.classes[int(index)]}")

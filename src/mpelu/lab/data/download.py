@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from mpelu.lab.data.progress import Progress
 from mpelu.lab.errors import UserError
@@ -37,11 +38,12 @@ def fetch(url: str, path: Path, *, md5: str, quiet: bool = False) -> None:
     Raises:
         UserError: if the server has no such file or can't be reached, or the checksum is wrong.
     """
-    if not url.startswith(("http://", "https://")):
+    if not _is_address(url):
         raise UserError(
             f"mirror: expected an address that starts with http:// or https://, got {url}"
         )
     part = path.with_name(path.name + ".part")
+    missing = [each for each in (path.parent, *path.parent.parents) if not each.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab") as file, _alone(file):
@@ -67,6 +69,16 @@ def fetch(url: str, path: Path, *, md5: str, quiet: bool = False) -> None:
         with contextlib.suppress(OSError):
             if part.stat().st_size == 0:
                 part.unlink()
+        with contextlib.suppress(OSError):  # those with something in them stay
+            for folder in missing:
+                folder.rmdir()
+
+
+def _is_address(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https")
+    except ValueError:
+        return False
 
 
 @contextlib.contextmanager

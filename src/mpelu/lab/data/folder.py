@@ -38,7 +38,7 @@ class Files:
     def fingerprint(self) -> str:
         """SHA-256 of names, sizes and labels: reading all of ImageNet would take hours."""
         rows = zip(self.names, self.sizes, self.labels, strict=True)
-        return digest("\n".join(f"{name}\t{size}\t{label}" for name, size, label in rows).encode())
+        return digest("\n".join(f"{name}\t{size}\t{label}" for name, size, label in rows))
 
 
 def find(data_dir: Path) -> tuple[Files, Files, tuple[str, ...]]:

@@ -48,6 +48,8 @@ def load(
     if config.data_dir is None:
         raise UserError(f"data_dir: expected a folder for {config.data}, got none")
     data_dir = Path(config.data_dir).expanduser()
+    if data_dir.exists() and not data_dir.is_dir():
+        raise UserError(f"data_dir: expected a folder, got the file {data_dir}")
     if config.data == "folder":
         return _from_files(config, device, *folder.find(data_dir))
     return in_memory(config, device, *cifar.read(config.data, data_dir, mirror=mirror, quiet=quiet))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,16 +40,17 @@ class Pictures:
 
 
 def digest(*parts: Any) -> str:
-    """SHA-256 over byte strings and contiguous numpy arrays, as text."""
+    """SHA-256 over texts, byte strings and contiguous numpy arrays, as text."""
     total = hashlib.sha256()
     for part in parts:
-        total.update(part)
+        # Names of files may hold bytes that aren't UTF-8.
+        total.update(os.fsencode(part) if isinstance(part, str) else part)
     return total.hexdigest()
 
 
 def combined(prints: Iterable[str], classes: Iterable[str]) -> str:
     """Fingerprint of a data set from those of its halves."""
-    return digest("\n".join([*prints, *classes]).encode())
+    return digest("\n".join([*prints, *classes]))
 
 
 def scale(images: Tensor, side: int) -> Tensor:

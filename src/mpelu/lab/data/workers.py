@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterable, Iterator
 
@@ -150,6 +151,19 @@ class Decoded:
 
 
 def _started(loader: data.DataLoader[Batch]) -> Iterator[Batch]:
+    """Starts the workers, which inherit that Ctrl-C and SIGTERM are held back from them.
+
+    Those often go to a whole group of processes, and training still needs images to end its step.
+    The workers end when this process does.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        return _iterator(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _iterator(loader: data.DataLoader[Batch]) -> Iterator[Batch]:
     with warnings.catch_warnings():
         # Python >= 3.12 warns of fork in a process with threads; a worker uses none of what they
         # may hold.

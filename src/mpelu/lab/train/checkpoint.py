@@ -23,7 +23,7 @@ from mpelu.lab.train import files
 
 FOLDER = "checkpoints"
 KEPT = 2
-_NAME = re.compile(r"step-(\d+)\.pt")
+_NAME = re.compile(r"step-(\d+)\.(pt|safetensors)")
 
 
 class Damaged(Exception):
@@ -36,8 +36,13 @@ def path_of(run: Path, step: int) -> Path:
 
 def steps_of(run: Path) -> list[int]:
     """The steps there are checkpoints of, rising."""
-    names = [_NAME.fullmatch(path.name) for path in (run / FOLDER).glob("step-*.pt")]
-    return sorted(int(match[1]) for match in names if match)
+    return sorted(step for path, step in _files_of(run) if path.suffix == ".pt")
+
+
+def _files_of(run: Path) -> list[tuple[Path, int]]:
+    """Those of numbered checkpoints, with their steps."""
+    paths = (run / FOLDER).glob("step-*")
+    return [(path, int(match[1])) for path in paths if (match := _NAME.fullmatch(path.name))]
 
 
 def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
@@ -59,9 +64,10 @@ def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
     files.write(path, buffer.getbuffer().tobytes())
     if best:
         mark_best(run, step)
-    for old in steps_of(run)[:-KEPT]:
-        path_of(run, old).unlink(missing_ok=True)
-        path_of(run, old).with_suffix(".safetensors").unlink(missing_ok=True)
+    kept = steps_of(run)[-KEPT:]
+    for path, number in _files_of(run):
+        if number not in kept:  # also weights alone, of a save that was cut off between the two
+            path.unlink(missing_ok=True)
 
 
 def mark_best(run: Path, step: int) -> None:

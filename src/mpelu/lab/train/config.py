@@ -103,13 +103,13 @@ class Config:
     compile: bool = _option("torch.compile the network", False)
     checkpointing: bool = _option("recompute activations in backward, to save memory", False)
     threads: int | None = _option("CPU threads", None, unset="torch's choice")
-    device: str = _option(
-        "auto (a GPU if there is one), cpu or cuda", "auto", ("auto", "cpu", "cuda")
-    )
+    device: str = _option("auto (a GPU if there is one), cpu or cuda", "auto", DEVICES)
 
     seed: int = _option("of everything random", 0)
     log_every: int = _option("steps between lines of the log", 50)
-    test_every: int = _option("epochs (or iterations) between tests", 1)
+    test_every: int | None = _option(
+        "epochs (or iterations) between tests", None, unset="1 epoch or 1000 iterations"
+    )
     checkpoint_every: int = _option("steps between checkpoints, besides one at each test", 1000)
 
     def __post_init__(self) -> None:
@@ -128,6 +128,13 @@ class Config:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"{name}: expected a number >= {least}, got {value}")
+        for name, most in _AT_MOST.items():
+            value = getattr(self, name)
+            if value is not None and value > most:
+                raise UserError(f"{name}: expected a number <= {most}, got {value}")
+        if self.test_every is None:
+            usual = 1 if self.iterations is None else min(1000, self.iterations)
+            object.__setattr__(self, "test_every", usual)
         for name in _POSITIVE:
             value = getattr(self, name)
             if not value > 0:
@@ -140,6 +147,8 @@ class Config:
         rising = list(self.milestones) == sorted(set(self.milestones))
         if not rising or min(self.milestones, default=1) < 1:
             raise UserError(f"milestones: expected rising numbers >= 1, got {self.milestones}")
+        if min(self.linear_std or (), default=0) < 0:
+            raise UserError(f"linear_std: expected numbers >= 0, got {self.linear_std}")
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum: expected a number from 0 to below 1, got {self.momentum:g}")
         if self.nesterov and self.momentum == 0:
@@ -182,6 +191,9 @@ _AT_LEAST = {
     "log_every": 1, "test_every": 1, "checkpoint_every": 1,
 }  # fmt: skip
 _POSITIVE = ("lr", "gamma", "warmup_lr", "init_std")
+_AT_MOST = {"threads": 1024, "seed": 2**63 - 1}
+_LARGEST = 10**9
+"""Of all other numbers: what float32 and int64 hold, also where some are multiplied."""
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
@@ -192,10 +204,14 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
     if not fits:
         expected = " or ".join("none" if each is type(None) else each.__name__ for each in plain)
         raise UserError(f"{name}: expected {expected}, got {value!r}")
-    numbers = value if isinstance(value, tuple) else (value,)
-    for each in numbers:
-        if isinstance(each, float) and not math.isfinite(each):
-            raise UserError(f"{name}: expected a finite number, got {each}")
+    if isinstance(value, tuple):
+        (kind,) = (each for each in allowed if typing.get_origin(each) is tuple)
+        for each in value:
+            _check_type(name, each, typing.get_args(kind)[0])
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{name}: expected a finite number, got {value}")
+    elif isinstance(value, (int, float)) and name not in _AT_MOST and abs(value) > _LARGEST:
+        raise UserError(f"{name}: expected a number of at most {_LARGEST:,}, got {value}")
 
 
 def difference(old: Config, new: Config) -> list[str]:

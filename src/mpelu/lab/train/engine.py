@@ -114,9 +114,9 @@ def resume(
     Example:
         >>> outcome = resume(Path("run"))
     """
-    before = folder.read_config(run)
-    config = Config.from_values({**asdict(before), **(changes or {})})
-    different = difference(before, replace(config, data_dir=before.data_dir))
+    begun = folder.read_config(run)
+    config = Config.from_values({**asdict(begun), **(changes or {})})
+    different = difference(begun, replace(config, data_dir=begun.data_dir))
     if different:
         raise UserError(
             f"{run}: expected the settings the run began with, got {'; '.join(different)}"
@@ -129,6 +129,9 @@ def resume(
             return ended
         prepared = prepare(config, world, mirror, quiet, tensorboard)
         world.on_main(lambda: folder.check_data(run, prepared.dataset))
+        before = folder.read_json(run / "environment.json")
+        if world.is_main and not quiet and (changed := environment.changes(before, world)):
+            print(f"the last bits may come out otherwise: {'; '.join(changed)}", flush=True)
         return _run(prepared, run, quiet, tensorboard, resumed=True)
 
 
@@ -146,10 +149,10 @@ def _ended(run: Path) -> Outcome | None:
         return None
     return Outcome(
         state=status["state"],
-        message=status["message"],
-        step=status["step"],
-        test_error=status["test_error"],
-        best_error=status["best_error"],
+        message=status.get("message", status["state"]),
+        step=status.get("step", 0),
+        test_error=status.get("test_error"),
+        best_error=status.get("best_error"),
         exit_code=0,
     )
 

@@ -39,6 +39,17 @@ def describe(world: World) -> dict[str, Any]:
     }
 
 
+def changes(before: dict[str, Any], world: World) -> list[str]:
+    """What differs from an environment before, of all that the bits of a result hang on."""
+    now = describe(world)
+    names = ("mpelu", "kernel", "torch", "cpu", "threads", "device", "gpu", "processes")
+    return [
+        f"{name} {before[name]} then, {now[name]} now"
+        for name in names
+        if name in before and before[name] != now[name]
+    ]
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -81,4 +81,4 @@ def write_error(run: Path, error: OSError) -> UserError:
         return UserError(f"{run}: the run folder is gone; nothing more can be written")
     reason = error.strerror or str(error)
     name = f" {error.filename}" if error.filename else ""
-    return UserError(f"{run}: can't go on: {reason}{name}; the last checkpoint is intact")
+    return UserError(f"{run}: can't go on: {reason}{name}; what was saved before is intact")

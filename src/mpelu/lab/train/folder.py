@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 def check_new(out: Path) -> None:
     """Raises UserError unless a run folder can be made there."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: expected a folder that is empty or not there yet, got a file")
+    if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: expected a folder that is empty or not there yet, got files in it")
 
 
@@ -60,8 +62,7 @@ def write_start(
     folder: Path, config: Config, dataset: Dataset, environment: dict[str, Any]
 ) -> None:
     """All that a run folder holds before the first step."""
-    for name in (checkpoint.FOLDER, activations.FOLDER):
-        (folder / name).mkdir()
+    make_folders(folder)
     files.write_json(folder / "environment.json", environment)
     files.write_json(folder / "data.json", describe_data(dataset))
     files.write(folder / "preprocess.safetensors", save(dataset.preprocess.state()))
@@ -70,12 +71,22 @@ def write_start(
     files.write(folder / "config.json", config.to_json())
 
 
+def make_folders(run: Path) -> None:
+    """Those in a run folder that aren't there yet."""
+    for name in (checkpoint.FOLDER, activations.FOLDER):
+        (run / name).mkdir(exist_ok=True)
+
+
 def read_config(run: Path) -> Config:
     """Raises UserError unless it is a run folder."""
     path = run / "config.json"
     if not path.is_file():
         raise UserError(f"{run}: expected a run folder with config.json, got none")
-    return Config.from_json(path.read_text())
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: expected a file that can be read, got {error}") from None
+    return Config.from_json(text)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mpelu.lab.errors import UserError
+from mpelu.lab.train.files import write_error
 
 _held: dict[Path, str] = {}
 """Of this process, with who holds them. The system's locks keep processes apart, not parts of one;
@@ -31,12 +32,17 @@ def lock(run: Path) -> Iterator[None]:
     path = (run / "lock").resolve()
     if path in _held:
         raise UserError(f"{run} is in use by {_held[path]}")
-    descriptor = _acquire(run, path)
+    try:
+        descriptor = _acquire(run, path)
+    except OSError as error:
+        raise write_error(run, error) from error
     who = {"pid": os.getpid(), "host": socket.gethostname(), "started": int(time.time())}
     _held[path] = _holder(json.dumps(who))
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, (json.dumps(who) + "\n").encode(), 0)
+        # On a full disk it is a lock without a name.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, (json.dumps(who) + "\n").encode(), 0)
         yield
     finally:
         del _held[path]

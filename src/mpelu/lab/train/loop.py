@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import time
 from collections.abc import Generator, Iterator
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mpelu.lab.errors import UserError
 from mpelu.lab.train import activations, checkpoint, files, folder
 from mpelu.lab.train.config import Config
 from mpelu.lab.train.divergence import Divergence
@@ -146,15 +144,7 @@ class Loop:
         lr = self.schedule.lr(step)
         set_lr(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        try:
-            first = next(stream)
-        except (UserError, RuntimeError):
-            if not self.signals or self.stepper.world.size > 1:
-                raise
-            # A signal to a whole group of processes has ended those that decode images.
-            self.save()
-            return self.signals[0]
-        sums = self.stepper.gradients(step, batch, itertools.chain([first], stream))
+        sums = self.stepper.gradients(step, batch, stream)
         loss, wrong, count, bad, interrupts, terminations = self._agree(sums)
         if bad:
             return self.stepper.find(step, batch, self.dataset, seed, sums.loss_is_finite)

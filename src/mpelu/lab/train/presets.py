@@ -27,8 +27,8 @@ PRESETS = {
         help="NIN, whitened CIFAR-10, 28x28 crops, 120,000 iterations",
         values={
             "data": "cifar10", "preprocess": "gcn-zca", "augment": "crop-flip", "crop": 28,
-            "model": "nin", "iterations": 120_000, "milestones": (100_000,), "test_every": 1000,
-            "batch_size": 128, "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4,
+            "model": "nin", "iterations": 120_000, "milestones": (100_000,), "batch_size": 128,
+            "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4,
             "activation_lr_mult": 2.0, "activation_decay_mult": 0.0,
             "bias_lr_mult": 2.0, "bias_decay_mult": 0.0, "last_lr_mult": 0.1,
         },

@@ -11,6 +11,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -18,6 +19,8 @@ from rich.progress import (
 
 _SECONDS = 5.0
 """Between plain lines."""
+_WIDE, _NARROW = 110, 72
+"""Columns that all of the bar needs, and that it needs without the bar itself."""
 
 
 class Quiet:
@@ -69,15 +72,23 @@ class Bar(Quiet):
     """A bar at the foot of the terminal, a line above it for each test."""
 
     def __init__(self, steps: int, first: int) -> None:
-        self._progress = Progress(
+        console = Console(highlight=False)
+        self._is_wide = console.width >= _WIDE
+        place: list[ProgressColumn] = [
             TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(),
             MofNCompleteColumn(),
+        ]
+        if self._is_wide:
+            place.insert(1, BarColumn())
+        elif console.width < _NARROW:
+            place = []
+        self._progress = Progress(
+            *place,
             TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
+            *([TimeElapsedColumn()] if self._is_wide else []),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=Console(highlight=False),
+            console=console,
         )
         self._task = self._progress.add_task("", total=steps, completed=first, epoch=0, numbers="")
         self._progress.start()
@@ -87,6 +98,8 @@ class Bar(Quiet):
 
     def step(self, step: int, epoch: int, loss: float, error: float, speed: float) -> None:
         numbers = f"loss {loss:.4f}  error {error:.2f} %  {speed:,.0f} images/s"
+        if not self._is_wide:
+            numbers = f"loss {loss:.3f}  {error:.1f} %  {speed:,.0f}/s"
         self._progress.update(self._task, completed=step, epoch=epoch, numbers=numbers)
 
     def test(self, row: dict[str, Any]) -> None:

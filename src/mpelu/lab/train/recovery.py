@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.train import checkpoint, files
+from mpelu.lab.train import checkpoint, files, folder
 from mpelu.lab.train.log import NAMES, Lines
 from mpelu.lab.train.loop import Loop
 
@@ -17,6 +17,7 @@ def take_up(loop: Loop, quiet: bool) -> None:
     lengths: dict[str, Any] = dict.fromkeys(NAMES, 0)
     damaged = []
     if world.is_main:
+        folder.make_folders(loop.run)
         files.remove_temporary(loop.run)
         files.remove_temporary(loop.run / checkpoint.FOLDER)
     found = False

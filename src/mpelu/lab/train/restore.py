@@ -23,6 +23,8 @@ class Restored:
     """A network and what it needs to be used."""
 
     config: Config
+    source: Path
+    """The file the weights are from."""
     model: nn.Module
     """In evaluation mode, on the CPU."""
     classes: tuple[str, ...]
@@ -65,6 +67,7 @@ def load_network(run: Path, which: str = "final") -> Restored:
         raise UserError(f"{source}: expected the weights of {config.model}, got others") from None
     return Restored(
         config=config,
+        source=source,
         model=model.eval(),
         classes=classes,
         channels=channels,
@@ -89,5 +92,6 @@ def _weights(run: Path, which: str) -> tuple[Path, dict[str, Tensor]]:
             return path, checkpoint.load(path)["model"]
         except (checkpoint.Damaged, KeyError) as error:
             reasons.append(f"{path.name} ({error})")
-    got = ", ".join(reasons) or "none"
+    outcome = folder.read_json(run / "status.json").get("message") or "the run goes on"
+    got = ", ".join(reasons) or f"none ({outcome})"
     raise UserError(f"{run}: expected a checkpoint that can be read, got {got}")

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from mpelu.lab.data import whiten
+from mpelu.lab.data.augment import PAD
+from mpelu.lab.data.shapes import sides
 from mpelu.lab.train.config import Config
 from mpelu.lab.train.distributed import World
 from mpelu.lab.train.schedule import Schedule
@@ -29,9 +32,9 @@ def describe(
         "data": f"{dataset.name}, {dataset.train_count} images to train on, "
         f"{dataset.test_count} to test on, {len(dataset.classes)} classes, "
         f"{dataset.channels} x {dataset.size} x {dataset.size}",
-        "preprocessing": config.preprocess,
-        "augmentation": config.augment,
-        "initialization": _initialization(config),
+        "preprocessing": _preprocessing(config, dataset),
+        "augmentation": _augmentation(config),
+        "initialization": _initialization(config, model),
         "optimizer": f"SGD, momentum {config.momentum:g}{', Nesterov' if config.nesterov else ''}, "
         f"weight decay {config.weight_decay:g}, batch {config.batch_size}"
         + (f" in {config.accumulate} parts" if config.accumulate > 1 else ""),
@@ -63,9 +66,40 @@ def _network(config: Config, model: nn.Module) -> str:
     return ", ".join(parts)
 
 
-def _initialization(config: Config) -> str:
+def _preprocessing(config: Config, dataset: Dataset) -> str:
+    whole, _ = sides(config)
+    text = {
+        "channel": "channel: (x - mean) / std",
+        "gcn-zca": f"gcn-zca: contrast normalised to norm {whiten.SCALE:g}, whitened, "
+        f"{whiten.BIAS:g} added to the eigenvalues",
+        "mean-image": "mean-image: x - the mean image of the training set",
+        "none": "none: x / 255",
+    }[config.preprocess]
+    if config.preprocess == "channel":
+        state = {name: value.tolist() for name, value in dataset.preprocess.state().items()}
+        text += "".join(
+            f", {name} {' '.join(f'{value:.4g}' for value in values)}"
+            for name, values in state.items()
+        )
+    return f"images scaled to {whole} x {whole}; {text}" if config.image_size else text
+
+
+def _augmentation(config: Config) -> str:
+    whole, size = sides(config)
+    if config.augment == "none":
+        return "none" if size == whole else f"none: the middle {size} x {size} of {whole} x {whole}"
+    pad = f"{PAD[config.augment]} pixels of padding, " if PAD[config.augment] else ""
+    return (
+        f"{config.augment}: {pad}random {size} x {size} crop of {whole} x {whole}, "
+        "mirrored with probability 1/2"
+    )
+
+
+def _initialization(config: Config, model: nn.Module) -> str:
     text = config.init
-    if config.init in ("taylor", "exact", "msra"):
+    if config.init == "own":
+        text += f": {model.own_initialization}"
+    elif config.init in ("taylor", "exact", "msra"):
         text += f" {config.init_mode}"
     elif config.init == "gaussian":
         text += f" std {config.init_std:g}"

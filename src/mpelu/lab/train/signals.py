@@ -16,14 +16,11 @@ CAUGHT = (signal.SIGINT, signal.SIGTERM)
 def caught() -> Iterator[list[int]]:
     """Gives a list that the first signal is added to; a second one ends the process at once."""
     received: list[int] = []
-    process = os.getpid()
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a worker process, which ends when its parent does
-            return
         if received:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
