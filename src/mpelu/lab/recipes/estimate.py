@@ -149,6 +149,7 @@ def _total(config: Config, cost: Cost) -> float:
     train_count, test_count, *_ = _COUNTS[config.data]
     train_count = min(train_count, config.train_limit or train_count)
     test_count = min(test_count, config.test_limit or test_count)
+    assert config.test_every is not None
     if config.iterations is None:
         assert config.epochs is not None
         images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_every)
