@@ -91,7 +91,9 @@ class Config:
     activation_decay_mult: float = _option(
         "weight decay of alpha and beta, and of the slopes of PReLU, times this", 1.0
     )
-    beta_decay_mult: float | None = _option("weight decay of beta, if another than alpha's", None)
+    beta_decay_mult: float | None = _option(
+        "weight decay of beta, times this", None, unset="as alpha's"
+    )
     bias_lr_mult: float = _option("learning rate of biases, times this", 1.0)
     bias_decay_mult: float = _option("weight decay of biases, times this", 1.0)
     last_lr_mult: float | None = _option(
