@@ -24,8 +24,8 @@ GROUPS = {
     ),
     "learning": (
         "iterations", "accumulate", "milestones", "gamma", "warmup", "warmup_lr", "momentum",
-        "nesterov", "weight_decay", "activation_lr_mult", "activation_decay_mult", "beta_decay_mult",
-        "bias_lr_mult", "bias_decay_mult", "last_lr_mult",
+        "nesterov", "weight_decay", "activation_lr_mult", "activation_decay_mult",
+        "beta_decay_mult", "bias_lr_mult", "bias_decay_mult", "last_lr_mult",
     ),
     "running": (
         "precision", "channels_last", "compile", "checkpointing", "threads", "device",
