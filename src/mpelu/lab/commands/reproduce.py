@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.ray_address and arguments.executor != "ray":
         raise UserError("ray-address: expected --executor ray with it, got local")
-    names = recipes.names() if arguments.names == ["all"] else arguments.names
+    names = recipes.names() if "all" in arguments.names else arguments.names
     for name in names:
         recipes.find(name)
     options = recipes.Options(
