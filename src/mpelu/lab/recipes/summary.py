@@ -9,7 +9,7 @@ from pathlib import Path
 from mpelu.lab.errors import UserError
 from mpelu.lab.recipes.gather import Gathered, Kept, Row, classes, gather, is_number
 from mpelu.lab.recipes.recipe import Options, Recipe
-from mpelu.lab.recipes.result import Cell, Plot, Result, Series, environment
+from mpelu.lab.recipes.result import SHRUNK, Cell, Plot, Result, Series, environment
 from mpelu.lab.recipes.statistics import paired_bootstrap, paper_value, text_of
 
 Value = Callable[[Kept], "float | None"]
@@ -89,7 +89,7 @@ def table(
         *(["all runs"] if is_many else []),
         "n",
         "diverged",
-        *(["shrunk"] if is_own else []),
+        *([SHRUNK] if is_own else []),
     )
     data = sorted({str(each.run.config["data"]) for each in kept})
     return Result(
