@@ -15,7 +15,7 @@ import pytest
 
 from mpelu.lab import cli
 from mpelu.lab.errors import UserError
-from mpelu.lab.recipes import executor_local, runner, summary, work
+from mpelu.lab.recipes import executor_local, learning, runner, work
 from mpelu.lab.recipes.gather import gather
 from mpelu.lab.recipes.recipe import Options, Recipe, Setting
 from mpelu.lab.recipes.runner import Plan
@@ -49,9 +49,8 @@ def run(monkeypatch, tmp_path):
     """Reproduces a recipe, one run after the other in this process, two seeds."""
 
     def reproduce(chosen: Recipe, **changes) -> int:
-        monkeypatch.setattr(runner, "find", lambda name: chosen)
         monkeypatch.setattr(runner, "_executor", lambda options, plan, jobs: inline(jobs))
-        return runner.reproduce(["table9"], options(), Plan(out=tmp_path, **changes))
+        return runner.reproduce([chosen], options(), Plan(out=tmp_path, **changes))
 
     # Looked up when called, so that tests can replace what performs a run.
     def inline(jobs):
@@ -158,7 +157,7 @@ def test_foreign_folders_are_named_left_out_and_kept(run, tmp_path, capsys) -> N
     ],
 )
 def test_damaged_runs_are_left_out(run, tmp_path, capsys, file, text, reason) -> None:
-    chosen = replace(recipe(), summarize=summary.convergence_table)
+    chosen = replace(recipe(), summarize=learning.table)
     run(chosen)
     (folder(tmp_path, "one-seed0") / file).write_text(text)
     capsys.readouterr()
@@ -168,7 +167,7 @@ def test_damaged_runs_are_left_out(run, tmp_path, capsys, file, text, reason) ->
 
 
 def test_damaged_rows_are_left_out_of_curves(run, tmp_path) -> None:
-    chosen = replace(recipe(), summarize=summary.convergence_table)
+    chosen = replace(recipe(), summarize=learning.table)
     run(chosen)
     with (folder(tmp_path, "one-seed0") / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "step", "loss": 1}\n{"kind": "step", "step": 9, "loss": "nan"}\n')
@@ -238,8 +237,8 @@ def test_a_full_disk_while_writing_the_result(run, tmp_path, monkeypatch) -> Non
 
 def test_learning_is_told_from_guessing(run, tmp_path, monkeypatch) -> None:
     stuck = replace(QUICK, lr=1e-9)
-    learning = replace(QUICK, iterations=60, lr=0.05, test_every=60)
-    chosen = replace(recipe(stuck=stuck, learning=learning), summarize=summary.convergence_table)
+    able = replace(QUICK, iterations=60, lr=0.05, test_every=60)
+    chosen = replace(recipe(stuck=stuck, able=able), summarize=learning.table)
     run(chosen)
     texts = [row[2]["text"] for row in result(tmp_path)["rows"]]
     assert texts[0].startswith("fails: ")
@@ -390,13 +389,12 @@ def test_interruption_ends_with_its_own_code(run, monkeypatch, capsys) -> None:
     assert "the same command goes on" in capsys.readouterr().out
 
 
-def test_an_unwritable_folder_is_one_line(monkeypatch, tmp_path) -> None:
+def test_an_unwritable_folder_is_one_line(tmp_path) -> None:
     if os.geteuid() == 0:
         (tmp_path / "out").write_text("a file")  # root may write anywhere else
         out = tmp_path / "out"
     else:
         out = tmp_path / "out"
         out.mkdir(mode=0o500)
-    monkeypatch.setattr(runner, "find", lambda name: recipe())
     with pytest.raises(UserError, match="expected"):
-        runner.reproduce(["table9"], options(), Plan(out=out, quiet=True))
+        runner.reproduce([recipe()], options(), Plan(out=out, quiet=True))

@@ -1,4 +1,4 @@
-"""From names of recipes to runs and from runs to results."""
+"""From recipes to runs and from runs to results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.recipes import executor_local, executor_ray, find, summary, tables
+from mpelu.lab.recipes import executor_local, executor_ray, summary, tables
 from mpelu.lab.recipes.gather import ENDED, state
 from mpelu.lab.recipes.recipe import NamedRun, Options, Recipe, check
 from mpelu.lab.recipes.result import Result
@@ -36,11 +36,11 @@ class Plan:
     quiet: bool = False
 
 
-def reproduce(names: Sequence[str], options: Options, plan: Plan) -> int:
+def reproduce(chosen: Sequence[Recipe], options: Options, plan: Plan) -> int:
     """Runs what isn't finished of each recipe, and writes and shows its result.
 
     Args:
-        names: of recipes.
+        chosen: the recipes.
         options: scale, seeds, reading and data.
         plan: where and how.
 
@@ -48,11 +48,10 @@ def reproduce(names: Sequence[str], options: Options, plan: Plan) -> int:
         The exit code: 0, 1 if a run failed or was left out, 130 after Ctrl-C, 143 after SIGTERM.
 
     Raises:
-        UserError: for a name there isn't, missing data or a full disk; at the end, for recipes
-            without a single run to show.
+        UserError: for options no recipe can have, missing data or a full disk; at the end, for
+            recipes without a single run to show.
     """
     check(options)
-    chosen = [find(name) for name in dict.fromkeys(names)]
     if plan.executor == "ray":
         executor_ray.load()
     for recipe in chosen:
@@ -203,31 +202,6 @@ def jobs_of(given: int | None, scale: str) -> int:
     """Runs at a time: the number given, or one for each core at small scale, where networks are too
     small for several cores to help each other; otherwise one."""
     return given or ((os.cpu_count() or 1) if scale == "small" else 1)
-
-
-def plan_lines(names: Sequence[str], options: Options, jobs: int) -> Iterator[str]:
-    """What would be run and how long it would take, for --dry-run; each line once it is known."""
-    from mpelu.lab.recipes import estimate
-
-    check(options)
-    everything = 0.0
-    for recipe in [find(name) for name in dict.fromkeys(names)]:
-        named = recipe.runs(options)
-        if not named:
-            yield f"{recipe.name}, {options.scale}: nothing is trained; some minutes at most"
-            continue
-        times = estimate.seconds(named, threads=max(1, (os.cpu_count() or 1) // jobs))
-        total = max(sum(times.values()) / jobs, *times.values())
-        everything += total
-        yield (
-            f"{recipe.name}, {options.scale}: {len(named)} runs, {estimate.shown(total)} "
-            f"with {jobs} at a time"
-        )
-        yield from (f"  {estimate.shown(times[run.name]):>9}  {run.name}" for run in named)
-    yield (
-        f"all: {estimate.shown(everything)} on this machine ({os.cpu_count()} cores), estimated "
-        f"from a few steps of at most {estimate.SAMPLE} images"
-    )
 
 
 def _full(out: Path, message: str) -> UserError:

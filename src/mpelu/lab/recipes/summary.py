@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.recipes.gather import Gathered, Kept, Row, classes, gather, is_number
+from mpelu.lab.recipes.gather import Gathered, Kept, Row, gather, is_number
 from mpelu.lab.recipes.recipe import Options, Recipe
 from mpelu.lab.recipes.result import SHRUNK, Cell, Plot, Result, Series, environment
 from mpelu.lab.recipes.statistics import paired_bootstrap, paper_value, text_of
@@ -15,8 +14,6 @@ from mpelu.lab.recipes.statistics import paired_bootstrap, paper_value, text_of
 Value = Callable[[Kept], "float | None"]
 """What a run measured; None if it ended without, as a diverged one."""
 Text = Callable[[Sequence[Kept], Sequence[float]], str]
-NEAR_CHANCE = 0.95
-"""A network has learned once its training loss is below this share of that of a guess."""
 
 
 class NoRuns(UserError):
@@ -31,7 +28,8 @@ def lowest_error(kept: Kept) -> float | None:
     return None if kept.diverged else kept.run.status.get("best_error")
 
 
-def _plain_text(kept: Sequence[Kept], values: Sequence[float]) -> str:
+def plain_text(kept: Sequence[Kept], values: Sequence[float]) -> str:
+    """Best (mean ± std), with diverged runs counted."""
     return text_of(values, sum(each.diverged for each in kept))
 
 
@@ -44,7 +42,7 @@ def table(
     shrunk: tuple[str, ...] = (),
     digits: int = 2,
     value: Value = last_error,
-    text: Text = _plain_text,
+    text: Text = plain_text,
     plots: Callable[[Gathered], tuple[Plot, ...]] = lambda gathered: (),
     notes: tuple[str, ...] = (),
 ) -> Result:
@@ -192,45 +190,6 @@ def residual_table(recipe: Recipe, options: Options, folder: Path) -> Result:
     """The published code prints the lowest error over the epochs; the paper doesn't say."""
     code = recipe.reading(options) == "code"
     return table(recipe, options, folder, value=lowest_error if code else last_error)
-
-
-def learned(kept: Kept) -> bool:
-    """Whether the last quarter of the training losses is clearly below that of a guess."""
-    losses = [row["loss"] for row in kept.run.steps if is_number(row.get("loss"))]
-    if kept.diverged or not losses:
-        return False
-    end = losses[-max(1, len(losses) // 4) :]
-    return sum(end) / len(end) < NEAR_CHANCE * math.log(classes(kept.run.path))
-
-
-def _convergence_text(kept: Sequence[Kept], values: Sequence[float]) -> str:
-    errors = _plain_text(kept, values)
-    if all(each.diverged for each in kept):
-        return errors
-    count = sum(learned(each) for each in kept)
-    if count == len(kept):
-        return f"converges: {errors}"
-    return f"fails: {errors}" if count == 0 else f"{count} of {len(kept)} converge: {errors}"
-
-
-def convergence_table(recipe: Recipe, options: Options, folder: Path) -> Result:
-    """The table with a word on whether training got anywhere, and the training losses drawn."""
-
-    def plots(gathered: Gathered) -> tuple[Plot, ...]:
-        series = curves(gathered, "step", "loss")
-        return (
-            Plot(
-                title="Training loss (seed 0)",
-                x_label="iterations",
-                y_label="cross entropy, nats",
-                series=series,
-            ),
-        )
-
-    note = "converges: training loss of the last quarter below 0.95 of a guess's, log(classes)"
-    return table(
-        recipe, options, folder, text=_convergence_text, plots=plots, notes=(note,)
-    )  # fmt: skip
 
 
 def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
