@@ -152,6 +152,7 @@ def test_foreign_folders_are_named_left_out_and_kept(run, tmp_path, capsys) -> N
     [
         ("status.json", '{"state": "finished", "test_error": "low"}', "expected test_error as a"),
         ("status.json", '{"state": "finished", "test_error": NaN}', "expected test_error as a"),
+        ("metrics.jsonl", "damaged", "expected the tests of a finished run"),
         ("data.json", '{"classes": 3}', "data.json can't be read"),
         ("data.json", "", "data.json can't be read"),
     ],

@@ -85,6 +85,8 @@ def _damage(run: Run) -> str:
             if not is_number(run.status.get(name)):
                 got = run.status.get(name)
                 return f"status.json: expected {name} as a number, got {got!r}"
+        if not run.tests:
+            return "metrics.jsonl: expected the tests of a finished run, got none"
     try:
         classes(run.path)
     except (OSError, ValueError, KeyError, TypeError) as error:
