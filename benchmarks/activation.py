@@ -18,7 +18,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import mpelu
-from common import interleaved, keep_memory, machine, quantiles, saved_bytes, write
+from common import keep_memory, machine, quantiles, saved_bytes, write
+from mpelu.lab.timing import interleaved
 
 SHAPES = [(128, 16, 32, 32), (128, 64, 32, 32), (128, 64, 8, 8), (64, 256, 18, 18), (8192, 512)]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

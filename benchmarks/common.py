@@ -1,15 +1,12 @@
-"""What the benchmark scripts share: fair timing, the machine's description, result files."""
+"""What the benchmark scripts share: the machine's description, result files."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
-import random
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from typing import Any
 import torch
 
 import mpelu
+from mpelu.lab.recipes.result import environment
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -37,44 +35,12 @@ def keep_memory() -> None:
 
 def machine() -> dict[str, Any]:
     """CPU, versions and settings that a figure depends on."""
-    cpu = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = names[0].split(":", 1)[1].strip() if names else cpu
     return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "mpelu": mpelu.__version__,
+        **environment(),
         "kernel": str(mpelu.kernels.backend()),
         "allocator": "keeps memory" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "default",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     }
-
-
-def interleaved(
-    candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 2
-) -> dict[str, list[float]]:
-    """Seconds per call, taken in turns.
-
-    The order is shuffled each round: what ran before leaves the caches in its own state, and a
-    candidate that always follows the same other would be charged or paid for that.
-    """
-    names = list(candidates)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    order = random.Random(0)
-    for turn in range(-warmup, rounds):
-        order.shuffle(names)
-        for name in names:
-            start = time.perf_counter()
-            candidates[name]()
-            elapsed = time.perf_counter() - start
-            if turn >= 0:
-                times[name].append(elapsed)
-    return times
 
 
 def quantiles(values: list[float]) -> dict[str, float]:

@@ -21,7 +21,8 @@ from rich.table import Table
 from torch import nn
 
 import mpelu
-from common import interleaved, quantiles, write
+from common import quantiles, write
+from mpelu.lab.timing import interleaved
 
 
 def plain(depth: int, width: int = 512) -> nn.Sequential:

@@ -28,11 +28,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
 import mpelu
-from common import interleaved, machine, quantiles, write
+from common import machine, quantiles, write
 from mpelu.lab.data import cifar
 from mpelu.lab.data.dataset import Dataset
 from mpelu.lab.data.load import in_memory
 from mpelu.lab.data.pictures import Pictures
+from mpelu.lab.timing import interleaved
 from mpelu.lab.train.config import Config
 
 BATCH = 128

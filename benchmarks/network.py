@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import mpelu
-from common import interleaved, machine, quantiles, saved_bytes, write
+from common import machine, quantiles, saved_bytes, write
+from mpelu.lab.timing import interleaved
 
 ACTIVATIONS = ["relu", "prelu", "elu", "mpelu"]
 # Table 4 of the paper: seconds per iteration, Caffe on a Titan X

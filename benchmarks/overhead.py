@@ -17,7 +17,8 @@ from rich.table import Table
 from torch import nn
 
 import mpelu
-from common import interleaved, quantiles, write
+from common import quantiles, write
+from mpelu.lab.timing import interleaved
 
 IMPORT = "import time, torch; s = time.perf_counter(); import mpelu; print(time.perf_counter() - s)"
 

@@ -70,6 +70,7 @@ def test_the_papers_setting_of_residual_networks() -> None:
     dagger = settings("table12")["nopre-1001-alpha1-dagger-cifar100"].config
     assert dagger is not None
     assert (dagger.epochs, dagger.milestones, dagger.batch_size) == (300, (149, 224), 64)
+    assert dagger.accumulate == 2  # batch normalization saw 32 images
     assert (dagger.data, dagger.alpha, dagger.model) == ("cifar100", 1.0, "nopre-resnet-1001")
     warm = settings("table11")["nopre-bn-resnet-warmup"].config
     assert warm is not None
@@ -136,6 +137,16 @@ def test_differences_name_every_field_that_decides() -> None:
         "width 4 in place of 16",
         "learning rate 0.2 in place of 0.1",
         "learning rate falls after never in place of 80",
+    )
+
+
+def test_fewer_layers_of_a_network_are_said_as_such() -> None:
+    full = Config(model="nopre-resnet-164")
+    assert differences(full, replace(full, model="nopre-resnet-29")) == (
+        "29 layers in place of 164",
+    )
+    assert differences(full, replace(full, model="nin")) == (
+        "network nin in place of nopre-resnet-164",
     )
 
 

@@ -64,3 +64,4 @@ def test_without_ray_one_line_tells_how_to_get_it(monkeypatch, tmp_path, capsys)
         cli.main(["reproduce", "lsuv", *arguments])
     assert caught.value.code == 2
     assert "expected Ray, got none; pip install 'mpelu[ray]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ import pytest
 
 from mpelu.lab import cli
 from mpelu.lab.errors import UserError
-from mpelu.lab.recipes import executor_local, runner, summary, work
+from mpelu.lab.recipes import executor_local, learning, runner, work
 from mpelu.lab.recipes.gather import gather
 from mpelu.lab.recipes.recipe import Options, Recipe, Setting
 from mpelu.lab.recipes.runner import Plan
@@ -49,9 +49,8 @@ def run(monkeypatch, tmp_path):
     """Reproduces a recipe, one run after the other in this process, two seeds."""
 
     def reproduce(chosen: Recipe, **changes) -> int:
-        monkeypatch.setattr(runner, "find", lambda name: chosen)
         monkeypatch.setattr(runner, "_executor", lambda options, plan, jobs: inline(jobs))
-        return runner.reproduce(["table9"], options(), Plan(out=tmp_path, **changes))
+        return runner.reproduce([chosen], options(), Plan(out=tmp_path, **changes))
 
     # Looked up when called, so that tests can replace what performs a run.
     def inline(jobs):
@@ -148,6 +147,56 @@ def test_foreign_folders_are_named_left_out_and_kept(run, tmp_path, capsys) -> N
     assert [row[3]["value"] for row in result(tmp_path)["rows"]] == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("status.json", '{"state": "finished", "test_error": "low"}', "expected test_error as a"),
+        ("status.json", '{"state": "finished", "test_error": NaN}', "expected test_error as a"),
+        ("metrics.jsonl", "damaged", "expected the tests of a finished run"),
+        ("data.json", '{"classes": 3}', "data.json can't be read"),
+        ("data.json", "", "data.json can't be read"),
+    ],
+)
+def test_damaged_runs_are_left_out(run, tmp_path, capsys, file, text, reason) -> None:
+    chosen = replace(recipe(), summarize=learning.table)
+    run(chosen)
+    (folder(tmp_path, "one-seed0") / file).write_text(text)
+    capsys.readouterr()
+    assert run(chosen) == 1
+    assert reason in capsys.readouterr().out
+    assert [row[4]["value"] for row in result(tmp_path)["rows"]] == [1, 2]
+
+
+def test_damaged_rows_are_left_out_of_curves(run, tmp_path) -> None:
+    chosen = replace(recipe(), summarize=learning.table)
+    run(chosen)
+    with (folder(tmp_path, "one-seed0") / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "step", "loss": 1}\n{"kind": "step", "step": 9, "loss": "nan"}\n')
+    assert run(chosen) == 0
+    series = result(tmp_path)["plots"][0]["series"]
+    assert [each["x"] for each in series] == [[1, 2, 3, 4], [1, 2, 3, 4]]
+
+
+def test_a_diverged_run_without_details(run, tmp_path) -> None:
+    chosen = recipe(good=QUICK, bad=replace(QUICK, lr=1e30))
+    run(chosen)
+    status = folder(tmp_path, "bad-seed0") / "status.json"
+    status.write_text('{"state": "diverged", "step": 7, "diverged": "early"}')
+    assert run(chosen) == 0
+    assert result(tmp_path)["rows"][1][3]["text"].startswith("diverged at step 7")
+
+
+def test_a_recipe_without_runs_does_not_stop_the_others(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(
+        executor_local, "perform", lambda job, **_: work.failed(job.name, UserError("no luck"))
+    )
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["reproduce", "lsuv", "figure4", "--scale", "smoke", "--out", str(tmp_path)])
+    assert caught.value.code == 2
+    assert "lsuv: expected at least one finished run" in capsys.readouterr().err
+    assert (tmp_path / "figure4-smoke" / "result.json").exists()
+
+
 def test_no_runs_at_all(run, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(
         executor_local, "perform", lambda job, **_: work.failed(job.name, UserError("no luck"))
@@ -189,8 +238,8 @@ def test_a_full_disk_while_writing_the_result(run, tmp_path, monkeypatch) -> Non
 
 def test_learning_is_told_from_guessing(run, tmp_path, monkeypatch) -> None:
     stuck = replace(QUICK, lr=1e-9)
-    learning = replace(QUICK, iterations=60, lr=0.05, test_every=60)
-    chosen = replace(recipe(stuck=stuck, learning=learning), summarize=summary.convergence_table)
+    able = replace(QUICK, iterations=60, lr=0.05, test_every=60)
+    chosen = replace(recipe(stuck=stuck, able=able), summarize=learning.table)
     run(chosen)
     texts = [row[2]["text"] for row in result(tmp_path)["rows"]]
     assert texts[0].startswith("fails: ")
@@ -207,6 +256,7 @@ def test_learning_is_told_from_guessing(run, tmp_path, monkeypatch) -> None:
         (["table9", "--cpus-per-run", "0"], "expected --cpus-per-run > 0"),
         (["table9", "--ray-address", "auto"], "expected --executor ray"),
         (["table7", "--scale", "small"], "data-dir: expected a folder of images"),
+        (["figure4", "table8", "--scale", "small"], "data-dir: expected a folder of images"),
         (["table9", "--scale", "huge"], "invalid choice: 'huge'"),
     ],
 )
@@ -293,6 +343,30 @@ def test_ctrl_c_stops_every_process(tmp_path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+def test_sigterm_leaves_no_process(tmp_path) -> None:
+    program = "import sys; from mpelu.lab.cli import main; sys.exit(main())"
+    arguments = ["--scale", "smoke", "--jobs", "2", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "reproduce", "table9", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    # As soon as its workers have begun, most likely while they still import.
+    wait_for(lambda: (tmp_path / "table9-smoke" / "runs").exists())
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    # The workers share its output: it ends once the last of them has.
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == runner.TERMINATED
+    assert "Traceback" not in out
+    assert out.endswith("interrupted; the same command goes on from here\n")
+    there = list((tmp_path / "table9-smoke" / "runs").iterdir())
+    assert len(there) < 20
+    assert not (tmp_path / "table9-smoke" / "result.json").exists()
+
+
 def step(run: Path) -> int:
     """Of the newest checkpoint."""
     found = [path.name for path in (run / "checkpoints").glob("*")]
@@ -316,13 +390,12 @@ def test_interruption_ends_with_its_own_code(run, monkeypatch, capsys) -> None:
     assert "the same command goes on" in capsys.readouterr().out
 
 
-def test_an_unwritable_folder_is_one_line(monkeypatch, tmp_path) -> None:
+def test_an_unwritable_folder_is_one_line(tmp_path) -> None:
     if os.geteuid() == 0:
         (tmp_path / "out").write_text("a file")  # root may write anywhere else
         out = tmp_path / "out"
     else:
         out = tmp_path / "out"
         out.mkdir(mode=0o500)
-    monkeypatch.setattr(runner, "find", lambda name: recipe())
     with pytest.raises(UserError, match="expected"):
-        runner.reproduce(["table9"], options(), Plan(out=out, quiet=True))
+        runner.reproduce([recipe()], options(), Plan(out=out, quiet=True))

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,7 @@ def test_texts_count_diverged_runs(values: list[float], diverged: int, text: str
 def test_values_of_printed_texts() -> None:
     assert paper_value("6.43 (6.61 ± 0.16)") == 6.61
     assert paper_value("7.980") == 7.98
+    assert paper_value("25k") == 25_000
     assert paper_value("× (fails to converge)") is None
     assert paper_value("") is None
 
@@ -116,6 +118,19 @@ def test_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "shrunk: 2 epochs in place of 200" in out
     assert "9.0 (9.1 ± 0.1)" in out
     assert "- a note" in out
+
+
+def test_a_narrow_terminal_cuts_nothing_off(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(tables, "_FILE_WIDTH", 40)
+    shrunk = Cell("warmup 0 in place of 1, all else alike")
+    rows = ((Cell("[bold]a network of many words"), Cell("8.75", 8.75), shrunk),)
+    many = replace(result(), header=("network", "paper", "shrunk"), rows=rows * 2)
+    tables.show(many)
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert "[bold]a network of many words" in out
+    assert "- shrunk in rows 1, 2: warmup 0 in place of 1" in " ".join(out.split())
+    assert max(len(line) for line in out.splitlines()) <= 40
 
 
 def test_plots_as_png_and_pdf(tmp_path) -> None:

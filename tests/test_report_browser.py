@@ -379,6 +379,17 @@ def test_names_with_html_are_text(window: driver.Browser, tmp_path: Path) -> Non
     assert all(address.startswith("file:") for address in window.requested())
 
 
+def test_a_long_name_stays_in_its_cell(window: driver.Browser, tmp_path: Path) -> None:
+    write_run(tmp_path / ("n" * 200), epochs=2)
+    main(["report", str(tmp_path), "-o", str(tmp_path / "report")])
+    window.open((tmp_path / "report" / "index.html").as_uri())
+    window.wait("return document.documentElement.dataset.drawn")
+    wide = "(cell) => cell.scrollWidth > cell.clientWidth"
+    cells = "[...document.querySelectorAll('#runs-table tbody th')]"
+    assert window.run(f"return {cells}.length") == 1
+    assert window.run(f"return {cells}.filter({wide}).length") == 0
+
+
 def test_extreme_numbers_are_drawn(window: driver.Browser, tmp_path: Path) -> None:
     lists = [
         [0, 1e-300, 1e299, -1e299],

@@ -54,7 +54,8 @@ def _write(folders: list[Path], out: Path) -> None:
     page = out / "index.html"
     write_page(page, report_page(collected))
     cache.save()
-    print(f"{page}: {_count(len(results), 'table')}, {_count(len(runs), 'run')}")
+    whole = [result for result in results if not result["problem"]]
+    print(f"{page}: {_count(len(whole), 'table')}, {_count(len(runs), 'run')}")
 
 
 def _count(number: int, thing: str) -> str:

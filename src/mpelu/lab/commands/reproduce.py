@@ -56,7 +56,7 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from mpelu.lab import recipes
-    from mpelu.lab.recipes import runner
+    from mpelu.lab.recipes import estimate, recipe, runner
 
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UserError(f"jobs: expected a number >= 1, got {arguments.jobs}")
@@ -67,18 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.ray_address and arguments.executor != "ray":
         raise UserError("ray-address: expected --executor ray with it, got local")
-    names = recipes.names() if arguments.names == ["all"] else arguments.names
-    for name in names:
-        recipes.find(name)
+    names = recipes.names() if "all" in arguments.names else arguments.names
+    chosen = [recipes.find(name) for name in dict.fromkeys(names)]
     options = recipes.Options(
         scale=arguments.scale,
         seeds=arguments.seeds,
         reading=arguments.reading,
         data_dir=arguments.data_dir,
     )
+    recipe.check(options)
     jobs = runner.jobs_of(arguments.jobs, arguments.scale)
     if arguments.dry_run:
-        for line in runner.plan_lines(names, options, jobs):
+        for line in estimate.plan_lines(chosen, options, jobs):
             print(line, flush=True)
         return 0
     plan = runner.Plan(
@@ -90,4 +90,4 @@ def run(arguments: argparse.Namespace) -> int:
         gpus=arguments.gpus_per_run,
         quiet=arguments.quiet,
     )
-    return runner.reproduce(names, options, plan)
+    return runner.reproduce(chosen, options, plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mpelu.lab.recipes import scale, solvers, summary
+from mpelu.lab.recipes import learning, scale, solvers
 from mpelu.lab.recipes.recipe import Recipe, Setting
 from mpelu.lab.recipes.table02 import NAMES
 
@@ -55,5 +55,5 @@ RECIPE = Recipe(
     seeds={"smoke": 1, "small": 1, "full": 1},
     # The code first: counting outputs, the classifier of few classes would start from huge weights.
     readings={each: solvers.PLAIN_READINGS[each] for each in ("code", "paper")},
-    summarize=summary.convergence_table,
+    summarize=learning.table,
 )

@@ -9,7 +9,7 @@ from mpelu.lab.train.config import Config
 
 _NO_MATTER = {
     "data_dir", "seed", "threads", "device", "log_every", "test_every", "checkpoint_every",
-    "accumulate", "checkpointing",
+    "checkpointing",
 }  # fmt: skip
 _DATA = {"folder": "ImageNet", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "digits": "digits"}
 _WORDS = {
@@ -55,6 +55,10 @@ def _text(name: str, old: Any, new: Any) -> list[str]:
             for option in sorted({*old, *new})
             if old.get(option, _OWN) != new.get(option, _OWN)
         ]
+    if name == "model":
+        (family, _, depth), (other, _, was) = new.rpartition("-"), old.rpartition("-")
+        if family and family == other:
+            return [f"{depth} layers in place of {was}"]
     words = _WORDS.get(name, name.replace("_", " "))
     return [f"{words} {_shown(new)} in place of {_shown(old)}"]
 

@@ -33,9 +33,12 @@ def draw(plots: Sequence[Plot], folder: Path, name: str = "figure") -> tuple[str
         return ()
     # Not through pyplot: it would choose a window system and keep every figure.
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import MaxNLocator
 
     width = 6.4 if any(len(plot.series) > _MOST_INSIDE for plot in plots) else 4.6
-    figure = Figure(figsize=(0.6 + width * len(plots), 4.4), layout="constrained")
+    size = (0.6 + width * len(plots), 4.4)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12))
     for index, plot in enumerate(plots):
         axes = figure.add_subplot(1, len(plots), index + 1)
         looks = zip(cycle(COLORS), cycle(STYLES), strict=False)
@@ -50,6 +53,7 @@ def draw(plots: Sequence[Plot], folder: Path, name: str = "figure") -> tuple[str
         axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
         axes.grid(color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # steps, or layers
         if len(plot.series) > _MOST_INSIDE:
             axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
         elif plot.series:

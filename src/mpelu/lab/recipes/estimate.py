@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from mpelu.lab.recipes.recipe import NamedRun
+from mpelu.lab.recipes.recipe import NamedRun, Options, Recipe
 from mpelu.lab.train.config import Config
 
 SAMPLE = 16
@@ -30,6 +31,28 @@ class Cost(NamedTuple):
 
     training: float
     testing: float
+
+
+def plan_lines(recipes: Sequence[Recipe], options: Options, jobs: int) -> Iterator[str]:
+    """What would be run and how long it would take, for --dry-run; each line once it is known."""
+    everything = 0.0
+    for recipe in recipes:
+        named = recipe.runs(options)
+        if not named:
+            yield f"{recipe.name}, {options.scale}: nothing is trained; some minutes at most"
+            continue
+        times = seconds(named, threads=max(1, (os.cpu_count() or 1) // jobs))
+        total = max(sum(times.values()) / jobs, *times.values())
+        everything += total
+        yield (
+            f"{recipe.name}, {options.scale}: {len(named)} runs, {shown(total)} "
+            f"with {jobs} at a time"
+        )
+        yield from (f"  {shown(times[run.name]):>9}  {run.name}" for run in named)
+    yield (
+        f"all: {shown(everything)} on this machine ({os.cpu_count()} cores), estimated "
+        f"from a few steps of at most {SAMPLE} images"
+    )
 
 
 def seconds(runs: Sequence[NamedRun], threads: int) -> dict[str, float]:

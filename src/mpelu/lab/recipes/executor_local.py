@@ -18,6 +18,13 @@ _GRACE = 60.0
 """Seconds a run has for the step at hand and its checkpoint once it is asked to stop."""
 
 
+_WORK = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "from mpelu.lab.recipes.work import main; main()"
+)
+"""Stopped while it still imports, a process ends without a traceback."""
+
+
 def inline(jobs: Sequence[Job], *, quiet: bool = True) -> Generator[Done, None, None]:
     """One after the other in this process, which saves starting others."""
     for job in jobs:
@@ -36,14 +43,14 @@ def pool(
         jobs: the runs.
         processes: how many at a time.
         quiet: whether runs print.
-        program: in place of Python with `mpelu.lab.recipes.work`, for tests.
+        program: in place of Python with `mpelu.lab.recipes.work.main`, for tests.
     """
     processes = max(1, min(processes, len(jobs)))
     running: dict[int, subprocess.Popen[str]] = {}
     stopping = threading.Event()
     threads = max(1, (os.cpu_count() or 1) // processes)
     environment = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    command = [*(program or (sys.executable, "-m", "mpelu.lab.recipes.work"))]
+    command = [*(program or (sys.executable, "-c", _WORK))]
     command += ["--quiet"] * quiet
 
     def one(job: Job) -> Done:

@@ -36,7 +36,7 @@ def distribute(
     Raises:
         UserError: if Ray isn't installed, no cluster answers, or no run would ever have room.
     """
-    ray = _ray()
+    ray = load()
     with _cluster(ray, address, cpus, gpus, workers):
         _check_room(ray, cpus, gpus)
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)(_perform)
@@ -74,7 +74,12 @@ def _result(ray: Any, reference: Any, name: str) -> Done:
     return done
 
 
-def _ray() -> Any:
+def load() -> Any:
+    """Ray itself.
+
+    Raises:
+        UserError: if it isn't installed.
+    """
     # Ray would otherwise send how it is used to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:

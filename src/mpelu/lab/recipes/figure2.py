@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from mpelu.lab.recipes import scale, summary, table01
-from mpelu.lab.recipes.gather import Gathered, Kept
+from mpelu.lab.recipes.gather import Gathered, Kept, is_number
 from mpelu.lab.recipes.recipe import Options, Recipe, Setting
 from mpelu.lab.recipes.result import Plot, Result
+from mpelu.lab.recipes.statistics import text_of
+from mpelu.lab.recipes.table02 import NAMES
 
 PAPER = {
     # iterations to 15 % test error, from the caption
@@ -25,7 +28,7 @@ def settings(reading: str) -> list[Setting]:
     return [
         Setting(
             name=activation,
-            labels=(activation,),
+            labels=(NAMES[activation],),
             paper=printed,
             config=table01.config(activation, alpha, True, reading),
         )
@@ -36,7 +39,8 @@ def settings(reading: str) -> list[Setting]:
 def _reached(error: float, kept: Kept) -> float | None:
     """The first tested iteration with this error or less."""
     for row in kept.run.tests:
-        if isinstance(row.get("test_error"), (int, float)) and row["test_error"] <= error:
+        reached = is_number(row.get("test_error")) and row["test_error"] <= error
+        if reached and is_number(row.get("step")):
             return float(row["step"])
     return None
 
@@ -62,27 +66,27 @@ def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
     error = ERROR[options.scale]
     every = recipe.at_scale(options)[0].config
     assert every is not None
-    notes = [f"tested every {every.test_every} iterations"]
-    if error != ERROR["full"]:
-        notes.append(f"shrunk: {error:g} % error in place of {ERROR['full']:g} %")
+    shrunk = () if options.scale == "full" else (f"{error:g} % error in place of 15 %",)
     return summary.table(
         recipe,
         options,
         folder,
+        measured=f"iterations to {error:g} % test error",
+        shrunk=shrunk,
+        digits=0,
         value=partial(_reached, error),
         text=lambda kept, values: _text(error, kept, values),
         plots=_plots,
-        notes=tuple(notes),
+        notes=(f"tested every {every.test_every} iterations",),
     )
 
 
-def _text(error: float, kept: object, values: object) -> str:
-    found = sorted(values)  # type: ignore[call-overload]
-    count = len(kept)  # type: ignore[arg-type]
+def _text(error: float, kept: Sequence[Kept], values: Sequence[float]) -> str:
+    count, found = len(kept), len(values)
     if not found:
         return f"{error:g} % not reached" if count else "no run"
-    missed = f", {count - len(found)} of {count} did not reach it" if len(found) < count else ""
-    return ", ".join(f"{value:.0f}" for value in found) + missed
+    missed = f", {count - found} of {count} did not reach it" if found < count else ""
+    return text_of(values, digits=0) + missed
 
 
 RECIPE = Recipe(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,35 @@ def state(named: NamedRun, folder: Path) -> tuple[str, str]:
     if other:
         return "foreign", f"another run's config: {other[0]}"
     ended = run.status.get("state")
-    return (ended if ended in ENDED else "unfinished"), ""
+    if ended not in ENDED:
+        return "unfinished", ""
+    damage = _damage(run)
+    return ("foreign", damage) if damage else (ended, "")
+
+
+def _damage(run: Run) -> str:
+    """What a run that has ended lacks for a table; empty if nothing."""
+    if run.status["state"] == "finished":
+        for name in ("test_error", "best_error"):
+            if not is_number(run.status.get(name)):
+                got = run.status.get(name)
+                return f"status.json: expected {name} as a number, got {got!r}"
+        if not run.tests:
+            return "metrics.jsonl: expected the tests of a finished run, got none"
+    try:
+        classes(run.path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"data.json can't be read: {type(error).__name__}: {error}"
+    return ""
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def classes(run: Path) -> int:
+    """Number of classes of a run's data."""
+    return len(json.loads((run / "data.json").read_text())["classes"])
 
 
 def gather(recipe: Recipe, options: Options, folder: Path) -> Gathered:

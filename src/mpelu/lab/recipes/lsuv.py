@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mpelu.lab.recipes import scale, solvers, summary
+from mpelu.lab.recipes import learning, scale, solvers
 from mpelu.lab.recipes.recipe import Recipe, Setting
 from mpelu.lab.recipes.solvers import LSUV, OURS
 
@@ -47,5 +47,5 @@ RECIPE = Recipe(
     seeds={"smoke": 1, "small": 1, "full": 1},
     readings=solvers.PLAIN_READINGS,
     comparisons=(("30-ours", "30-lsuv"), ("52-ours", "52-lsuv")),
-    summarize=summary.convergence_table,
+    summarize=learning.table,
 )

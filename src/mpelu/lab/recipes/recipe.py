@@ -83,6 +83,8 @@ class Recipe:
     quantity: str = "test error %"
     settings: Callable[[str], list[Setting]] = lambda reading: []
     """From a reading to the settings at full scale; none where nothing is trained."""
+    looks_at: Callable[[Options], tuple[Config, ...]] = lambda options: ()
+    """Configs whose data are needed though nothing is trained."""
     shrink: Shrinker = lambda config, scale: config
     seeds: Mapping[str, int] = field(default_factory=lambda: SEEDS)
     readings: Mapping[str, str] = field(default_factory=dict)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 1
+SHRUNK = "shrunk"
+"""Heading of the last column where rows shrank in ways of their own."""
 
 
 @dataclass(frozen=True, slots=True)

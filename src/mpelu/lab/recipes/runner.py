@@ -1,15 +1,18 @@
-"""From names of recipes to runs and from runs to results."""
+"""From recipes to runs and from runs to results."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.recipes import executor_local, executor_ray, find, tables
+from mpelu.lab.recipes import executor_local, executor_ray, summary, tables
 from mpelu.lab.recipes.gather import ENDED, state
 from mpelu.lab.recipes.recipe import NamedRun, Options, Recipe, check
 from mpelu.lab.recipes.result import Result
@@ -17,7 +20,7 @@ from mpelu.lab.recipes.work import Done, Job, is_full
 from mpelu.lab.train.config import Config
 
 EXECUTORS = ("local", "ray")
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,36 +36,64 @@ class Plan:
     quiet: bool = False
 
 
-def reproduce(names: Sequence[str], options: Options, plan: Plan) -> int:
+def reproduce(chosen: Sequence[Recipe], options: Options, plan: Plan) -> int:
     """Runs what isn't finished of each recipe, and writes and shows its result.
 
     Args:
-        names: of recipes.
+        chosen: the recipes.
         options: scale, seeds, reading and data.
         plan: where and how.
 
     Returns:
-        The exit code: 0, 1 if a run failed or was left out, 130 after Ctrl-C.
+        The exit code: 0, 1 if a run failed or was left out, 130 after Ctrl-C, 143 after SIGTERM.
 
     Raises:
-        UserError: for a name there isn't, missing data or a full disk.
+        UserError: for options no recipe can have, missing data or a full disk; at the end, for
+            recipes without a single run to show.
     """
     check(options)
-    chosen = [find(name) for name in dict.fromkeys(names)]
+    if plan.executor == "ray":
+        executor_ray.load()
     for recipe in chosen:
         _check_data(recipe, options)
     code = 0
-    for recipe in chosen:
-        try:
-            code = max(code, _one(recipe, options, plan))
-        except KeyboardInterrupt:
-            print("interrupted; the same command goes on from here", flush=True)
-            return INTERRUPTED
-        except OSError as error:
-            if is_full(error):
-                raise _full(plan.out, str(error)) from error
-            raise UserError(f"{plan.out}: expected to write there, got {error}") from error
+    empty = []
+    with _terminable():
+        for recipe in chosen:
+            try:
+                code = max(code, _one(recipe, options, plan))
+            except KeyboardInterrupt as error:
+                print("interrupted; the same command goes on from here", flush=True)
+                return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+            except OSError as error:
+                if is_full(error):
+                    raise _full(plan.out, str(error)) from error
+                raise UserError(f"{plan.out}: expected to write there, got {error}") from error
+            except summary.NoRuns as error:  # the other recipes may fare better
+                empty.append(str(error))
+    if empty:
+        raise UserError("; ".join(empty))
     return code
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which is to leave no process behind either."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check_data(recipe: Recipe, options: Options) -> None:
@@ -71,8 +102,9 @@ def _check_data(recipe: Recipe, options: Options) -> None:
 
     from mpelu.lab import data
 
-    kinds = {run.config.data: run.config for run in recipe.runs(replace(options, seeds=1))}
-    for config in kinds.values():
+    configs = [run.config for run in recipe.runs(replace(options, seeds=1))]
+    configs += recipe.looks_at(options)
+    for config in {each.data: each for each in configs}.values():
         few = Config(
             data=config.data,
             data_dir=config.data_dir,
@@ -129,7 +161,7 @@ def _execute(
     failures = 0
     if not jobs:
         return failures
-    with closing(_executor(options, plan, jobs)) as ended:
+    with contextlib.closing(_executor(options, plan, jobs)) as ended:
         for count, done in enumerate(ended, 1):
             if done.state == "interrupted":
                 raise KeyboardInterrupt
@@ -157,7 +189,7 @@ def _executor(options: Options, plan: Plan, jobs: Sequence[Job]) -> Generator[Do
 
 def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
     """The result as the recipe makes it, with its plots drawn."""
-    from mpelu.lab.recipes import drawing, summary
+    from mpelu.lab.recipes import drawing
 
     make = recipe.summarize or summary.table
     result = make(recipe, options, folder)
@@ -170,31 +202,6 @@ def jobs_of(given: int | None, scale: str) -> int:
     """Runs at a time: the number given, or one for each core at small scale, where networks are too
     small for several cores to help each other; otherwise one."""
     return given or ((os.cpu_count() or 1) if scale == "small" else 1)
-
-
-def plan_lines(names: Sequence[str], options: Options, jobs: int) -> Iterator[str]:
-    """What would be run and how long it would take, for --dry-run; each line once it is known."""
-    from mpelu.lab.recipes import estimate
-
-    check(options)
-    everything = 0.0
-    for recipe in [find(name) for name in dict.fromkeys(names)]:
-        named = recipe.runs(options)
-        if not named:
-            yield f"{recipe.name}, {options.scale}: nothing is trained; some minutes at most"
-            continue
-        times = estimate.seconds(named, threads=max(1, (os.cpu_count() or 1) // jobs))
-        total = max(sum(times.values()) / jobs, *times.values())
-        everything += total
-        yield (
-            f"{recipe.name}, {options.scale}: {len(named)} runs, {estimate.shown(total)} "
-            f"with {jobs} at a time"
-        )
-        yield from (f"  {estimate.shown(times[run.name]):>9}  {run.name}" for run in named)
-    yield (
-        f"all: {estimate.shown(everything)} on this machine ({os.cpu_count()} cores), estimated "
-        f"from a few steps of at most {estimate.SAMPLE} images"
-    )
 
 
 def _full(out: Path, message: str) -> UserError:

@@ -9,20 +9,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 LEVEL = 0.95
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)(k?)")
 
 
 def paper_value(text: str) -> float | None:
     """The number to compare with: of "best (mean ± std)" the mean, otherwise the first number.
 
     Example:
-        >>> paper_value("4.87 (5.04 ± 0.14)"), paper_value("8.75"), paper_value("diverged")
-        (5.04, 8.75, None)
+        >>> paper_value("4.87 (5.04 ± 0.14)"), paper_value("25k"), paper_value("diverged")
+        (5.04, 25000.0, None)
     """
     found = _NUMBER.findall(text)
     if not found:
         return None
-    return float(found[1] if "±" in text else found[0])
+    number, thousands = found[1] if "±" in text else found[0]
+    return float(number) * (1000 if thousands else 1)
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.recipes.gather import Gathered, Kept, Row, gather
+from mpelu.lab.recipes.gather import Gathered, Kept, Row, gather, is_number
 from mpelu.lab.recipes.recipe import Options, Recipe
-from mpelu.lab.recipes.result import Cell, Plot, Result, Series, environment
+from mpelu.lab.recipes.result import SHRUNK, Cell, Plot, Result, Series, environment
 from mpelu.lab.recipes.statistics import paired_bootstrap, paper_value, text_of
 
 Value = Callable[[Kept], "float | None"]
 """What a run measured; None if it ended without, as a diverged one."""
 Text = Callable[[Sequence[Kept], Sequence[float]], str]
-NEAR_CHANCE = 0.95
-"""A network has learned once its training loss is below this share of that of a guess."""
+
+
+class NoRuns(UserError):
+    """Nothing to make a table of."""
 
 
 def last_error(kept: Kept) -> float | None:
@@ -28,7 +28,8 @@ def lowest_error(kept: Kept) -> float | None:
     return None if kept.diverged else kept.run.status.get("best_error")
 
 
-def _plain_text(kept: Sequence[Kept], values: Sequence[float]) -> str:
+def plain_text(kept: Sequence[Kept], values: Sequence[float]) -> str:
+    """Best (mean ± std), with diverged runs counted."""
     return text_of(values, sum(each.diverged for each in kept))
 
 
@@ -37,21 +38,36 @@ def table(
     options: Options,
     folder: Path,
     *,
+    measured: str | None = None,
+    shrunk: tuple[str, ...] = (),
+    digits: int = 2,
     value: Value = last_error,
-    text: Text = _plain_text,
+    text: Text = plain_text,
     plots: Callable[[Gathered], tuple[Plot, ...]] = lambda gathered: (),
     notes: tuple[str, ...] = (),
 ) -> Result:
     """A row for each setting: labels, paper, measurement, every seed, n and diverged runs.
 
+    Args:
+        recipe: whose table.
+        options: which of its runs.
+        folder: of the recipe, with runs/ below.
+        measured: what is measured, if it isn't the paper's quantity to the letter.
+        shrunk: what configs don't tell of it.
+        digits: of a run's value, after the point.
+        value: of a run.
+        text: of a setting's runs.
+        plots: beside the table.
+        notes: below the usual ones.
+
     Raises:
-        UserError: if no run came to an end.
+        NoRuns: if no run came to an end.
     """
     gathered = gather(recipe, options, folder)
     kept = gathered.kept()
     if not kept:
         first = f"; {gathered.left_out[0]}" if gathered.left_out else ""
-        raise UserError(f"{recipe.name}: expected at least one finished run, got none{first}")
+        raise NoRuns(f"{recipe.name}: expected at least one finished run, got none{first}")
     texts = [row.shrunk.shrunk for row in gathered.rows if row.shrunk.config is not None]
     common = tuple(each for each in texts[0] if all(each in other for other in texts))
     # What a row shrank besides stands in a column of its own, if any row did.
@@ -60,25 +76,25 @@ def table(
     is_many = any(len(row.kept) > 1 for row in gathered.rows)
     rows = []
     for row in gathered.rows:
-        cells = _cells(row, value, text, is_many)
+        cells = _cells(row, value, text, is_many, digits)
         own = ", ".join(each for each in row.shrunk.shrunk if each not in common)
         rows.append((*cells, Cell(own)) if is_own else cells)
     width = len(recipe.labels)
     header = (
         *recipe.labels,
         f"paper, {recipe.quantity}",
-        f"measured, {recipe.quantity}",
+        f"measured, {measured or recipe.quantity}",
         *(["all runs"] if is_many else []),
         "n",
         "diverged",
-        *(["shrunk"] if is_own else []),
+        *([SHRUNK] if is_own else []),
     )
     data = sorted({str(each.run.config["data"]) for each in kept})
     return Result(
         recipe=recipe.name,
         title=recipe.title,
         scale=options.scale,
-        shrunk=common,
+        shrunk=(*common, *shrunk),
         seeds=recipe.seed_count(options),
         data=", ".join(data),
         header=header,
@@ -91,7 +107,7 @@ def table(
     )
 
 
-def _cells(row: Row, value: Value, text: Text, is_many: bool) -> tuple[Cell, ...]:
+def _cells(row: Row, value: Value, text: Text, is_many: bool, digits: int) -> tuple[Cell, ...]:
     setting = row.shrunk.setting
     labels = tuple(Cell(label) for label in setting.labels)
     printed = Cell(setting.paper, paper_value(setting.paper))
@@ -102,7 +118,7 @@ def _cells(row: Row, value: Value, text: Text, is_many: bool) -> tuple[Cell, ...
     values = tuple(each for each in found if each is not None)
     mean = sum(values) / len(values) if values else None
     diverged = sum(each.diverged for each in row.kept)
-    each = ", ".join(_each(kept, got) for kept, got in zip(row.kept, found, strict=True))
+    each = ", ".join(_each(kept, got, digits) for kept, got in zip(row.kept, found, strict=True))
     return (
         *labels,
         printed,
@@ -113,15 +129,15 @@ def _cells(row: Row, value: Value, text: Text, is_many: bool) -> tuple[Cell, ...
     )
 
 
-def _each(kept: Kept, value: float | None) -> str:
+def _each(kept: Kept, value: float | None, digits: int) -> str:
     if value is not None:
-        return f"{value:.2f}"
+        return f"{value:.{digits}f}"
     return f"diverged at step {diverged_at(kept)}" if kept.diverged else "-"
 
 
 def diverged_at(kept: Kept) -> int | None:
-    details = kept.run.status.get("diverged") or {}
-    return details.get("step", kept.run.status.get("step"))
+    details = kept.run.status.get("diverged")
+    return (details if isinstance(details, dict) else kept.run.status).get("step")
 
 
 def _notes(recipe: Recipe, options: Options, gathered: Gathered, value: Value) -> list[str]:
@@ -160,7 +176,9 @@ def compared(first: Row, second: Row, value: Value = last_error) -> str:
         if (one := ones[seed]) is not None and (other := others[seed]) is not None
     ]
     lost = len(common) - len(pairs)
-    counted = f"; {lost} of {len(common)} pairs with a diverged run" if lost else ""
+    diverged = any(each.diverged for each in (*first.kept, *second.kept))
+    lacking = "a diverged run" if diverged else "a run that has no such value"
+    counted = f"; {lost} of {len(common)} pairs with {lacking}" if lost else ""
     if not pairs:
         return f"{names}: no pair of runs to compare{counted}"
     interval = paired_bootstrap([one for one, _ in pairs], [other for _, other in pairs])
@@ -174,50 +192,6 @@ def residual_table(recipe: Recipe, options: Options, folder: Path) -> Result:
     return table(recipe, options, folder, value=lowest_error if code else last_error)
 
 
-def classes(run: Path) -> int:
-    """Number of classes of a run's data."""
-    return len(json.loads((run / "data.json").read_text())["classes"])
-
-
-def learned(kept: Kept) -> bool:
-    """Whether the last quarter of the training losses is clearly below that of a guess."""
-    losses = [row["loss"] for row in kept.run.steps if isinstance(row.get("loss"), (int, float))]
-    if kept.diverged or not losses:
-        return False
-    end = losses[-max(1, len(losses) // 4) :]
-    return sum(end) / len(end) < NEAR_CHANCE * math.log(classes(kept.run.path))
-
-
-def _convergence_text(kept: Sequence[Kept], values: Sequence[float]) -> str:
-    errors = _plain_text(kept, values)
-    if not kept or (kept and all(each.diverged for each in kept)):
-        return errors
-    count = sum(learned(each) for each in kept)
-    if count == len(kept):
-        return f"converges: {errors}"
-    return f"fails: {errors}" if count == 0 else f"{count} of {len(kept)} converge: {errors}"
-
-
-def convergence_table(recipe: Recipe, options: Options, folder: Path) -> Result:
-    """The table with a word on whether training got anywhere, and the training losses drawn."""
-
-    def plots(gathered: Gathered) -> tuple[Plot, ...]:
-        series = curves(gathered, "step", "loss")
-        return (
-            Plot(
-                title="Training loss (seed 0)",
-                x_label="iterations",
-                y_label="cross entropy, nats",
-                series=series,
-            ),
-        )
-
-    note = "converges: training loss of the last quarter below 0.95 of a guess's, log(classes)"
-    return table(
-        recipe, options, folder, text=_convergence_text, plots=plots, notes=(note,)
-    )  # fmt: skip
-
-
 def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
     """A line for the first run of each setting, of rows that have the quantity as a number."""
     found = []
@@ -227,7 +201,7 @@ def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
             points = [
                 (each["step"], each[quantity])
                 for each in (run.steps if kind == "step" else run.tests)
-                if isinstance(each.get(quantity), (int, float)) and math.isfinite(each[quantity])
+                if is_number(each.get("step")) and is_number(each.get(quantity))
             ]
             x, y = [point[0] for point in points], [point[1] for point in points]
             found.append(Series(row.shrunk.setting.name, x, y))

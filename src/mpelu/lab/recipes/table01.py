@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from mpelu.lab.recipes import scale, solvers
 from mpelu.lab.recipes.recipe import Recipe, Setting
+from mpelu.lab.recipes.table02 import NAMES
 from mpelu.lab.train.config import Config
 
 PAPER = {
@@ -45,17 +46,13 @@ def settings(reading: str) -> list[Setting]:
     return [
         Setting(
             name=f"{_name(activation, alpha)}{'-augmented' * augmented}",
-            labels=(_label(activation), _parameters(activation, alpha), "yes" * augmented or "no"),
+            labels=(NAMES[activation], _parameters(activation, alpha), "yes" * augmented or "no"),
             paper=printed[augmented],
             config=config(activation, alpha, augmented, reading),
         )
         for (activation, alpha), printed in PAPER.items()
         for augmented in (False, True)
     ]
-
-
-def _label(activation: str) -> str:
-    return {"relu": "ReLU", "prelu": "PReLU", "elu": "ELU", "mpelu": "MPELU"}[activation]
 
 
 def _parameters(activation: str, alpha: float | None) -> str:

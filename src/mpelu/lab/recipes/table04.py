@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mpelu.lab.recipes import scale, solvers
 from mpelu.lab.recipes.differences import differences
 from mpelu.lab.recipes.recipe import Options, Recipe
 from mpelu.lab.recipes.result import Cell, Result, environment
 from mpelu.lab.recipes.table02 import NAMES
+from mpelu.lab.timing import interleaved
 from mpelu.lab.train.config import Config
 
 PAPER = {"relu": "0.2310", "prelu": "0.2417", "elu": "0.2299", "mpelu": "0.2441"}
@@ -31,30 +29,6 @@ def config(activation: str, size: str) -> Config:
     if size == "smoke":
         return scale.plain(full, size)
     return replace(full, batch_size=8, model_options={"fc_width": 1024})
-
-
-def interleaved(
-    candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 2
-) -> dict[str, list[float]]:
-    """Seconds a call, taken in turns whose order is shuffled, so that none always follows another.
-
-    Example:
-        >>> times = interleaved({"sum": lambda: sum(range(1000))}, rounds=3)
-        >>> len(times["sum"])
-        3
-    """
-    names = list(candidates)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    order = random.Random(0)
-    for turn in range(-warmup, rounds):
-        order.shuffle(names)
-        for name in names:
-            start = time.perf_counter()
-            candidates[name]()
-            elapsed = time.perf_counter() - start
-            if turn >= 0:
-                times[name].append(elapsed)
-    return times
 
 
 def _step(chosen: Config) -> Callable[[], None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mpelu.lab.recipes import scale, solvers, summary
+from mpelu.lab.recipes import learning, scale, solvers
 from mpelu.lab.recipes.recipe import Recipe, Setting
 from mpelu.lab.recipes.solvers import GAUSSIAN, OURS
 from mpelu.lab.recipes.table02 import NAMES
@@ -58,5 +58,5 @@ RECIPE = Recipe(
         ("mpelu-30-ours-bn", "mpelu-30-gaussian-bn"),
         ("mpelu-15-ours-bn", "mpelu-15-gaussian-bn"),
     ),
-    summarize=summary.convergence_table,
+    summarize=learning.table,
 )

@@ -125,5 +125,6 @@ RECIPE = Recipe(
     needs="a folder of images, --data-dir",
     quantity="mean, variance",
     seeds={"smoke": 1, "small": 1, "full": 5},
+    looks_at=untrained.looks_at,
     summarize=summarize,
 )

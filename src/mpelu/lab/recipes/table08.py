@@ -106,5 +106,6 @@ RECIPE = Recipe(
     needs="a folder of images, --data-dir",
     quantity="% of units",
     seeds={"smoke": 1, "small": 1, "full": 5},
+    looks_at=untrained.looks_at,
     summarize=summarize,
 )

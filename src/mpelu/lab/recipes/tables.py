@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from mpelu.lab.recipes.result import Result
+from mpelu.lab.recipes.result import SHRUNK, Result
 
 _FILE_WIDTH = 200
 """Of a table that doesn't go to a terminal, which would say how wide it is."""
@@ -53,22 +53,49 @@ def comma_separated(result: Result) -> str:
 def show(result: Result) -> None:
     """Prints the table and its notes."""
     from rich import box
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _FILE_WIDTH
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for index, name in enumerate(result.header):
-        numeric = all(row[index].value is not None or not row[index].text for row in result.rows)
-        table.add_column(name, justify="right" if numeric and result.rows else "left")
-    for row in result.rows:
-        table.add_row(*[cell.text for cell in row])
+
+    def made(columns: int) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for index, name in enumerate(result.header[:columns]):
+            numeric = all(
+                row[index].value is not None or not row[index].text for row in result.rows
+            )
+            justify: JustifyMethod = "right" if numeric and result.rows else "left"
+            # Folded where there is no room, never cut off.
+            table.add_column(name, justify=justify, overflow="fold")
+        for row in result.rows:
+            table.add_row(*[escape(cell.text) for cell in row[:columns]])
+        return table
+
+    table, notes = made(len(result.header)), list(result.notes)
+    boundless = console.options.update(max_width=10**6)
+    wide = console.measure(table, options=boundless).maximum > console.width
+    if wide and result.header[-1] == SHRUNK:
+        table = made(len(result.header) - 1)
+        notes = [*_shrunk_notes(result), *notes]
     console.print(f"\n{heading(result)}", markup=False)
     console.print(table)
-    for note in result.notes:
+    for note in notes:
         console.print(f"- {note}", markup=False)
+
+
+def _shrunk_notes(result: Result) -> list[str]:
+    """The column of what single rows shrank, as lines below a table that is too wide for it."""
+    rows: dict[str, list[str]] = {}
+    for number, row in enumerate(result.rows, 1):
+        if row[-1].text:
+            rows.setdefault(row[-1].text, []).append(str(number))
+    return [
+        f"shrunk in row{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {text}"
+        for text, numbers in rows.items()
+    ]
 
 
 def write(result: Result, folder: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from mpelu.lab.errors import UserError
 from mpelu.lab.recipes.gather import gather
 from mpelu.lab.recipes.recipe import Options, Recipe
 from mpelu.lab.recipes.result import Cell, Result
@@ -27,8 +29,15 @@ def add(
     """
     at = len(recipe.labels) + 2
     rows = []
+    left_out = []
     for cells, row in zip(result.rows, gather(recipe, options, folder).rows, strict=True):
-        values = tuple(top_5(each.run.path) for each in row.kept if not each.diverged)
+        values: tuple[float, ...] = ()
+        for each in row.kept:
+            if not each.diverged:
+                try:
+                    values += (top_5(each.run.path),)
+                except UserError as error:
+                    left_out.append(str(error))
         diverged = sum(each.diverged for each in row.kept)
         printed = paper[row.shrunk.setting.labels[0]]
         mean = sum(values) / len(values) if values else None
@@ -43,13 +52,15 @@ def add(
         header=(*result.header[:at], *names, *result.header[at:]),
         rows=tuple(rows),
         compare=(*result.compare, (at, at + 1)),
+        notes=(*result.notes, *(f"without top-5 error: {each}" for each in left_out)),
     )
 
 
 def top_5(run: Path) -> float:
     """In % of the test set; computed once and kept in RUN/top5.json."""
     kept = run / "top5.json"
-    if kept.exists():
+    # A damaged file, as one that was being written when the machine stopped, is written anew.
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
         return float(json.loads(kept.read_text())["error"])
     import torch
 

@@ -47,6 +47,10 @@ def config(activation: str, init: str, options: Options, seed: int) -> Config:
     return full
 
 
+def looks_at(options: Options) -> tuple[Config, ...]:
+    return (config("mpelu", "own", options, 0),)
+
+
 def images(chosen: Config, options: Options) -> list[Tensor]:
     """Test images as the network sees them, [b, channels, size, size] each, drawn at random."""
     import torch

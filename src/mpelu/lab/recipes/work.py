@@ -1,10 +1,11 @@
-"""One run, done wherever it is sent: `python -m mpelu.lab.recipes.work` does those it reads.
+"""One run, done wherever it is sent.
 
 A run folder that is there already is taken up where it ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -89,8 +90,5 @@ def main() -> None:
     answer = os.dup(1)
     os.dup2(2, 1)
     done = perform(job, quiet="--quiet" in sys.argv)
-    os.write(answer, (json.dumps(asdict(done)) + "\n").encode())
-
-
-if __name__ == "__main__":
-    main()
+    with contextlib.suppress(BrokenPipeError):  # who asked has ended; the folder holds the run
+        os.write(answer, (json.dumps(asdict(done)) + "\n").encode())
