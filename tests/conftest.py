@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 
 import mpelu
 from mpelu.kernels import native
 
+# A shell starts background jobs deaf to Ctrl-C, and what tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Many small operations: threads would wait for each other more than they'd help.
 torch.set_num_threads(1)
 torch._dynamo.config.recompile_limit = 64  # one compiled function serves all tests

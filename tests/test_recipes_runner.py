@@ -114,7 +114,7 @@ def test_a_failed_run_does_not_stop_the_others(run, tmp_path, monkeypatch, capsy
 
 
 def test_diverged_runs_are_counted(run, tmp_path, monkeypatch) -> None:
-    assert run(recipe(good=QUICK, bad=replace(QUICK, lr=1e30))) == 0
+    assert run(recipe(good=QUICK, bad=replace(QUICK, lr=1e9))) == 0
     good, bad = result(tmp_path)["rows"]
     assert (bad[2]["text"], bad[4]["value"], bad[5]["value"]) == ("diverged", 2, 2)
     assert "values" not in bad[2]
@@ -122,7 +122,7 @@ def test_diverged_runs_are_counted(run, tmp_path, monkeypatch) -> None:
     assert (good[4]["value"], good[5]["value"]) == (2, 0)
     assert any("2 of 2 pairs with a diverged run" in note for note in result(tmp_path)["notes"])
     monkeypatch.setattr(executor_local, "perform", lambda *_, **__: pytest.fail("run again"))
-    run(recipe(good=QUICK, bad=replace(QUICK, lr=1e30)))
+    run(recipe(good=QUICK, bad=replace(QUICK, lr=1e9)))
 
 
 def test_foreign_folders_are_named_left_out_and_kept(run, tmp_path, capsys) -> None:
@@ -178,7 +178,7 @@ def test_damaged_rows_are_left_out_of_curves(run, tmp_path) -> None:
 
 
 def test_a_diverged_run_without_details(run, tmp_path) -> None:
-    chosen = recipe(good=QUICK, bad=replace(QUICK, lr=1e30))
+    chosen = recipe(good=QUICK, bad=replace(QUICK, lr=1e9))
     run(chosen)
     status = folder(tmp_path, "bad-seed0") / "status.json"
     status.write_text('{"state": "diverged", "step": 7, "diverged": "early"}')

@@ -85,11 +85,7 @@ def test_a_folder_without_runs_may_get_some(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ends_quietly_at_ctrl_c(tmp_path: Path) -> None:
     write_run(tmp_path / "run", epochs=1)
-    # A shell's background jobs are started deaf to Ctrl-C, and these tests may be one.
-    program = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from mpelu.lab.cli import main; sys.exit(main())"
-    )
+    program = "import sys; from mpelu.lab.cli import main; sys.exit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", program, "report", str(tmp_path), "--serve", "--port", "0"],
         stdout=subprocess.PIPE,
