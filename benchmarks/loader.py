@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
 import mpelu
-from common import machine, quantiles, write
+from common import keep_memory, machine, quantiles, write
 from mpelu.lab.data import cifar
 from mpelu.lab.data.dataset import Dataset
 from mpelu.lab.data.load import in_memory
@@ -205,6 +205,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="training steps a turn (default 20)")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    keep_memory()  # as training does, see mpelu/lab/train/memory.py
     torch.set_num_threads(options.threads)
     console = Console(width=110)
     console.print(f"kernel: {mpelu.kernels.backend()}\nmachine: {machine()['cpu']}")

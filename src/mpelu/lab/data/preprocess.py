@@ -69,7 +69,9 @@ class Preprocess:
         part = self._parts
         if self.kind == "channel":
             shape = (-1, 1, 1)
-            return images.float().sub_(part["mean"].view(shape)).div_(part["std"].view(shape))
+            # A product takes two thirds of a quotient's time.
+            inverse = part["std"].reciprocal().view(shape)
+            return images.float().sub_(part["mean"].view(shape)).mul_(inverse)
         if self.kind == "mean-image":
             return images.float().sub_(part["mean"])
         if self.kind == "gcn-zca":
