@@ -11,6 +11,8 @@ from pathlib import Path
 
 from browser import browser, missing
 
+DRAWN = "return new Promise((done) => setTimeout(done, 500))"
+
 
 def screenshot(
     page: Path, picture: Path, *, width: int, height: int | None, dark: bool, part: str | None
@@ -29,9 +31,14 @@ def screenshot(
         window.look(width, dark=dark, height=height or 900)
         window.open(page.resolve().as_uri())
         window.wait("return document.querySelector('main section') !== null")
+        window.run(DRAWN)
         if part:
-            window.run("document.getElementById(arguments[0]).scrollIntoView(true)", part)
-        window.run("return new Promise((done) => setTimeout(done, 500))")
+            if not window.run("return document.getElementById(arguments[0]) !== null", part):
+                sys.exit(f"screenshot: {page}: expected a part {part!r}, got none")
+            # What comes into view is drawn, which moves what lies below it.
+            for _ in range(2):
+                window.run("document.getElementById(arguments[0]).scrollIntoView(true)", part)
+                window.run(DRAWN)
         window.picture(picture, whole=height is None)
 
 
