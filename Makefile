@@ -39,6 +39,8 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/initialization.py
 	$(BIN)/python benchmarks/initialization_speed.py
+	$(BIN)/python benchmarks/loader.py
+	$(BIN)/python benchmarks/report.py
 
 clean:
 	rm -rf $(VENV) build out src/*.egg-info src/mpelu/kernels/_native*
