@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -107,5 +108,8 @@ def join(device: str) -> Iterator[World]:
     try:
         yield World(device=place, rank=dist.get_rank(), size=size)
     finally:
+        # DistributedDataParallel refers to itself and to the group. Left to the end of the process,
+        # the group's threads are sometimes torn down alive, which aborts it.
+        gc.collect()
         if own:
             dist.destroy_process_group()

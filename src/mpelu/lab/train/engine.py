@@ -68,27 +68,7 @@ def train(
         >>> outcome = train(Config(epochs=2), Path("run"))
     """
     with session(config) as world:
-        world.on_main(lambda: folder.check_new(out))
-        prepared = prepare(config, world, mirror, quiet, tensorboard)
-        about = settings.describe(
-            config,
-            prepared.dataset,
-            prepared.stepper.model,
-            prepared.optimizer,
-            prepared.schedule,
-            world,
-        )
-
-        def start() -> None:
-            described = {**environment.describe(world), "settings": about}
-            with folder.made(out) as hidden:
-                folder.write_start(hidden, config, prepared.dataset, described)
-            if not quiet:
-                print(settings.block(about), flush=True)
-
-        world.on_main(start)
-        with _locked(world, out):
-            return _run(prepared, out, quiet, tensorboard)
+        return _new(world, config, out, mirror, quiet, tensorboard)
 
 
 def resume(
@@ -122,17 +102,51 @@ def resume(
             f"{run}: expected the settings the run began with, got {'; '.join(different)}"
         )
     with session(config) as world, _locked(world, run):
-        ended = world.gather(_ended(run))[0]
-        if ended is not None:
-            if not quiet and world.is_main:
-                print(f"{run} has ended: {ended.message}", flush=True)
-            return ended
-        prepared = prepare(config, world, mirror, quiet, tensorboard)
-        world.on_main(lambda: folder.check_data(run, prepared.dataset))
-        before = folder.read_json(run / "environment.json")
-        if world.is_main and not quiet and (changed := environment.changes(before, world)):
-            print(f"the last bits may come out otherwise: {'; '.join(changed)}", flush=True)
-        return _run(prepared, run, quiet, tensorboard, resumed=True)
+        return _old(world, config, run, mirror, quiet, tensorboard)
+
+
+# What these two refer to, the network in DistributedDataParallel above all, is gone when the
+# session ends, which can then leave the process group in order.
+def _new(
+    world: World, config: Config, out: Path, mirror: str | None, quiet: bool, tensorboard: bool
+) -> Outcome:
+    world.on_main(lambda: folder.check_new(out))
+    prepared = prepare(config, world, mirror, quiet, tensorboard)
+    about = settings.describe(
+        config,
+        prepared.dataset,
+        prepared.stepper.model,
+        prepared.optimizer,
+        prepared.schedule,
+        world,
+    )
+
+    def start() -> None:
+        described = {**environment.describe(world), "settings": about}
+        with folder.made(out) as hidden:
+            folder.write_start(hidden, config, prepared.dataset, described)
+        if not quiet:
+            print(settings.block(about), flush=True)
+
+    world.on_main(start)
+    with _locked(world, out):
+        return _run(prepared, out, quiet, tensorboard)
+
+
+def _old(
+    world: World, config: Config, run: Path, mirror: str | None, quiet: bool, tensorboard: bool
+) -> Outcome:
+    ended = world.gather(_ended(run))[0]
+    if ended is not None:
+        if not quiet and world.is_main:
+            print(f"{run} has ended: {ended.message}", flush=True)
+        return ended
+    prepared = prepare(config, world, mirror, quiet, tensorboard)
+    world.on_main(lambda: folder.check_data(run, prepared.dataset))
+    before = folder.read_json(run / "environment.json")
+    if world.is_main and not quiet and (changed := environment.changes(before, world)):
+        print(f"the last bits may come out otherwise: {'; '.join(changed)}", flush=True)
+    return _run(prepared, run, quiet, tensorboard, resumed=True)
 
 
 @contextlib.contextmanager
