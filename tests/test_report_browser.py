@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
