@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import mpelu
-from mpelu.lab.recipes.result import environment
+from mpelu.lab.studies.result import environment
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -29,12 +29,12 @@ from torch.utils.data import Dataset as MapDataset
 
 import mpelu
 from common import keep_memory, machine, quantiles, write
+from mpelu.lab.config import Config
 from mpelu.lab.data import cifar
 from mpelu.lab.data.dataset import Dataset
 from mpelu.lab.data.load import in_memory
 from mpelu.lab.data.pictures import Pictures
 from mpelu.lab.timing import interleaved
-from mpelu.lab.train.config import Config
 
 BATCH = 128
 CPU = torch.device("cpu")
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="training steps a turn (default 20)")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    keep_memory()  # as training does, see mpelu/lab/train/memory.py
+    keep_memory()  # as training does, see mpelu/lab/training/memory.py
     torch.set_num_threads(options.threads)
     console = Console(width=110)
     console.print(f"kernel: {mpelu.kernels.backend()}\nmachine: {machine()['cpu']}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from mpelu.lab.train.config import Config
+from mpelu.lab.config import Config
 
 LAYERS = 12
 

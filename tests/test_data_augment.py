@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from mpelu.lab.config import Config
 from mpelu.lab.data import augment, load
 from mpelu.lab.data.augment import Cropper, centre_crop
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
 
 CPU = torch.device("cpu")
 

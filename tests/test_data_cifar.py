@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from mpelu.lab.config import Config
 from mpelu.lab.data import archives, cifar, load
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
 
 CPU = torch.device("cpu")
 

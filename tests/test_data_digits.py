@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from mpelu.lab.config import Config
 from mpelu.lab.data import digits, load, read_image, restore_preprocess
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
 
 CPU = torch.device("cpu")
 

@@ -12,9 +12,9 @@ import data_files
 import pytest
 import torch
 
+from mpelu.lab.config import Config
 from mpelu.lab.data import download, load, progress
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = data_files.md5(CONTENT)

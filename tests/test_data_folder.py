@@ -13,10 +13,10 @@ import pytest
 import torch
 from PIL import Image
 
+from mpelu.lab.config import Config
 from mpelu.lab.data import load, workers
 from mpelu.lab.data.images import decode
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
 
 CPU = torch.device("cpu")
 CLASSES = ("ant", "bee", "cow")

@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from mpelu.lab.config import PREPROCESS, Config
 from mpelu.lab.data import load, preprocess, restore_preprocess, whiten
 from mpelu.lab.data.pictures import Pictures, scale
 from mpelu.lab.data.preprocess import Preprocess
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import PREPROCESS, Config
 
 CPU = torch.device("cpu")
 

@@ -15,13 +15,13 @@ from torch import nn
 import mpelu
 from mpelu.lab import cli
 from mpelu.lab.commands import inspect
-from mpelu.lab.inspect import learned_parameters
-from mpelu.lab.inspect.collect import collect
-from mpelu.lab.inspect.figure import figure, png
-from mpelu.lab.inspect.subject import of_config
-from mpelu.lab.inspect.table import table
-from mpelu.lab.train.config import Config
-from mpelu.lab.train.engine import train
+from mpelu.lab.config import Config
+from mpelu.lab.inspecting import learned_parameters
+from mpelu.lab.inspecting.collect import collect
+from mpelu.lab.inspecting.figure import figure, png
+from mpelu.lab.inspecting.subject import of_config
+from mpelu.lab.inspecting.table import table
+from mpelu.lab.training.engine import train
 
 SMALL = {"model": "nopre-resnet-11", "model_options": {"width": 4}, "train_limit": 128}
 

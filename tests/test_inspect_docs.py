@@ -15,7 +15,7 @@ NAMES = {"torch": torch, "nn": nn, "mpelu": mpelu}
 
 @pytest.mark.parametrize("name", ["statistics", "residuals", "gradients", "learned"])
 def test_docstrings(name: str) -> None:
-    module = importlib.import_module(f"mpelu.lab.inspect.{name}")
+    module = importlib.import_module(f"mpelu.lab.inspecting.{name}")
     result = doctest.testmod(module, extraglobs=NAMES)
     assert result.attempted > 0
     assert result.failed == 0

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 import mpelu
 from mpelu import models
-from mpelu.lab.inspect import gradient_norms
+from mpelu.lab.inspecting import gradient_norms
 
 LABELS = torch.arange(4) % 3
 

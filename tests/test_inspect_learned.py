@@ -9,7 +9,7 @@ from torch import nn
 
 import mpelu
 from mpelu.lab.errors import UserError
-from mpelu.lab.inspect import learned_parameters
+from mpelu.lab.inspecting import learned_parameters
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from torch import nn
 
 import mpelu
 from mpelu.init import residual_bound, residual_share
-from mpelu.lab.inspect import residual_histogram
+from mpelu.lab.inspecting import residual_histogram
 
 
 def test_a_standard_normal_gives_the_papers_shares() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mpelu
-from mpelu.lab.inspect import LayerStatistics, activation_statistics, streams
+from mpelu.lab.inspecting import LayerStatistics, activation_statistics, streams
 from mpelu.models.activations import SReLU
 
 

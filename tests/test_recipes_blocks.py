@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from mpelu import MPELU, models
-from mpelu.lab.recipes import blocks, figure4, figure5
+from mpelu.lab.studies.paper import blocks, figure4, figure5
 
 
 @pytest.mark.parametrize("panel", [*figure4.PANELS, *figure5.PANELS])

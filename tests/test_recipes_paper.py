@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from mpelu.lab import cli, recipes
+from mpelu.lab import cli
+from mpelu.lab import studies as recipes
+from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
-from mpelu.lab.recipes import figure2, table04, table07, table08
-from mpelu.lab.recipes.differences import differences
-from mpelu.lab.recipes.recipe import SCALES, Options, Setting
-from mpelu.lab.train.config import Config
+from mpelu.lab.studies.differences import differences
+from mpelu.lab.studies.paper import figure2, table04, table07, table08
+from mpelu.lab.studies.recipe import SCALES, Options, Setting
 
 
 def settings(name: str, reading: str = "paper") -> dict[str, Setting]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from mpelu.lab import cli
-from mpelu.lab.recipes import executor_ray, work
-from mpelu.lab.recipes.work import Job
-from mpelu.lab.train.config import Config
+from mpelu.lab.config import Config
+from mpelu.lab.studies import executor_ray, work
+from mpelu.lab.studies.work import Job
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray isn't installed: pip install 'mpelu[ray]'"

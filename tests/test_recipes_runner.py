@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from mpelu.lab import cli
+from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
-from mpelu.lab.recipes import executor_local, learning, runner, work
-from mpelu.lab.recipes.gather import gather
-from mpelu.lab.recipes.recipe import Options, Recipe, Setting
-from mpelu.lab.recipes.runner import Plan
-from mpelu.lab.recipes.work import Done, Job
-from mpelu.lab.train.config import Config
+from mpelu.lab.studies import executor_local, runner, work
+from mpelu.lab.studies.gather import gather
+from mpelu.lab.studies.paper import learning
+from mpelu.lab.studies.recipe import Options, Recipe, Setting
+from mpelu.lab.studies.runner import Plan
+from mpelu.lab.studies.work import Done, Job
 
 QUICK = Config(
     model="resnet-8", model_options={"width": 2}, iterations=4, batch_size=16, train_limit=64,
@@ -325,8 +326,8 @@ def test_ctrl_c_stops_every_process(tmp_path) -> None:
     long = replace(QUICK, iterations=100_000, test_every=100_000, checkpoint_every=10)
     program = (
         "import sys\n"
-        "from mpelu.lab.recipes import executor_local\n"
-        "from mpelu.lab.recipes.work import Job\n"
+        "from mpelu.lab.studies import executor_local\n"
+        "from mpelu.lab.studies.work import Job\n"
         "jobs = [Job.from_json(line) for line in sys.argv[1:]]\n"
         "try:\n    list(executor_local.pool(jobs, processes=2))\n"
         "except KeyboardInterrupt:\n    sys.exit(130)"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mpelu.lab import cli, recipes
+from mpelu.lab import cli
+from mpelu.lab import studies as recipes
 
 
 @pytest.mark.parametrize("name", recipes.names())

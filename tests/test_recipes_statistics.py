@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpelu.lab.recipes import drawing, tables
-from mpelu.lab.recipes.result import Cell, Plot, Result, Series
-from mpelu.lab.recipes.statistics import mean_std, paired_bootstrap, paper_value, text_of
+from mpelu.lab.studies import drawing, tables
+from mpelu.lab.studies.result import Cell, Plot, Result, Series
+from mpelu.lab.studies.statistics import mean_std, paired_bootstrap, paper_value, text_of
 
 numbers = st.floats(-100, 100)
 

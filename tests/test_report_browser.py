@@ -16,7 +16,7 @@ from report_runs import result, write_all, write_run
 
 import mpelu
 from mpelu.lab.cli import main
-from mpelu.lab.report.serve import make_server
+from mpelu.lab.reporting.serve import make_server
 
 pytestmark = pytest.mark.skipif(bool(driver.missing()), reason=f"not installed: {driver.missing()}")
 

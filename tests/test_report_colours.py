@@ -39,7 +39,7 @@ XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1
 
 def themes() -> list[dict[str, str]]:
     """The custom properties of every block of the style sheet that sets the colours."""
-    style = (files("mpelu.lab.report") / "assets" / "page.css").read_text()
+    style = (files("mpelu.lab.reporting") / "assets" / "page.css").read_text()
     blocks = [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in style.split("}")]
     return [block for block in blocks if "paper" in block]
 

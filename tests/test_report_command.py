@@ -14,7 +14,7 @@ import pytest
 from report_runs import result, write_all, write_run
 
 from mpelu.lab.cli import main
-from mpelu.lab.report.page import embed, explorer_page
+from mpelu.lab.reporting.page import embed, explorer_page
 
 
 def test_writes_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,14 +18,14 @@ from safetensors.numpy import save_file
 from torch import nn
 
 import mpelu
-from mpelu.lab.report import collect as collecting
-from mpelu.lab.report.cache import Cache
-from mpelu.lab.report.collect import collect, problems, read_run, shortest_names
-from mpelu.lab.report.learned import BINS, MOST_EPOCHS
-from mpelu.lab.report.results import read_result
-from mpelu.lab.report.thin import MOST_POINTS, thin
-from mpelu.lab.report.values import LONGEST_TEXT, number, text
-from mpelu.lab.train import activations
+from mpelu.lab.reporting import collect as collecting
+from mpelu.lab.reporting.cache import Cache
+from mpelu.lab.reporting.collect import collect, problems, read_run, shortest_names
+from mpelu.lab.reporting.learned import BINS, MOST_EPOCHS
+from mpelu.lab.reporting.results import read_result
+from mpelu.lab.reporting.thin import MOST_POINTS, thin
+from mpelu.lab.reporting.values import LONGEST_TEXT, number, text
+from mpelu.lab.run import activations
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=2000), st.integers(4, 400))

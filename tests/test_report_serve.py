@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from report_runs import write_run
 
-from mpelu.lab.report.serve import Server, make_server
+from mpelu.lab.reporting.serve import Server, make_server
 
 
 @pytest.fixture

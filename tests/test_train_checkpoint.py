@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from train_helpers import equal, final, small, status
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.train import checkpoint
-from mpelu.lab.train.engine import resume, train
+from mpelu.lab.run import checkpoint
+from mpelu.lab.training.engine import resume, train
 
 
 @pytest.fixture(scope="module")

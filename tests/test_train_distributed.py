@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 from train_helpers import final, rows, small, status
 
-from mpelu.lab.train import checkpoint
-from mpelu.lab.train.engine import resume, train
-from mpelu.lab.train.lock import lock
+from mpelu.lab.run import checkpoint
+from mpelu.lab.run.lock import lock
+from mpelu.lab.training.engine import resume, train
 
 NO_NORM = small(
     model="plain-15",
@@ -40,9 +40,9 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from mpelu.lab.errors import UserError
-from mpelu.lab.train import loop
-from mpelu.lab.train.config import Config
-from mpelu.lab.train.engine import resume, train
+from mpelu.lab.training import loop
+from mpelu.lab.config import Config
+from mpelu.lab.training.engine import resume, train
 
 folder = Path(sys.argv[1])
 no_norm, stochastic = (Config.from_json(text) for text in sys.argv[2:])

@@ -8,8 +8,9 @@ import pytest
 import torch
 from train_helpers import small, status
 
-from mpelu.lab.train import checkpoint, network
-from mpelu.lab.train.engine import train
+from mpelu.lab.run import checkpoint
+from mpelu.lab.training import network
+from mpelu.lab.training.engine import train
 
 
 @pytest.mark.parametrize("lr", [1e3, 1e9])

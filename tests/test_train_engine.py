@@ -13,11 +13,12 @@ from train_helpers import rows, small
 
 import mpelu
 from mpelu import models
-from mpelu.lab import data, runs
-from mpelu.lab.train import activations, network, optimizer, prepare, settings
-from mpelu.lab.train.engine import Outcome, train
-from mpelu.lab.train.order import batches_of
-from mpelu.lab.train.randomness import mix
+from mpelu.lab import data
+from mpelu.lab.run import activations, runs
+from mpelu.lab.training import network, optimizer, prepare, settings
+from mpelu.lab.training.engine import Outcome, train
+from mpelu.lab.training.order import batches_of
+from mpelu.lab.training.randomness import mix
 
 
 def test_a_run_is_what_a_plain_loop_computes(tmp_path):

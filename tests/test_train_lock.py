@@ -14,14 +14,14 @@ import pytest
 from train_helpers import small
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.engine import resume, train
-from mpelu.lab.train.lock import lock
+from mpelu.lab.run.lock import lock
+from mpelu.lab.training.engine import resume, train
 
 HOLD = """
 import sys
 from pathlib import Path
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.lock import lock
+from mpelu.lab.run.lock import lock
 sys.stdin.readline()
 try:
     with lock(Path(sys.argv[1])):

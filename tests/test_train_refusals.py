@@ -9,7 +9,7 @@ import torch
 from train_helpers import small
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.engine import train
+from mpelu.lab.training.engine import train
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from train_helpers import equal, small
 
 from mpelu.lab import cli, data
 from mpelu.lab.errors import UserError
-from mpelu.lab.train import checkpoint
-from mpelu.lab.train.engine import train
-from mpelu.lab.train.restore import evaluate, load_network
+from mpelu.lab.run import checkpoint
+from mpelu.lab.training.engine import train
+from mpelu.lab.training.restore import evaluate, load_network
 
 
 def test_the_trained_network_comes_back(tmp_path):

@@ -13,8 +13,9 @@ import pytest
 from train_helpers import begin, equal, final, rows, small, status
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.train import checkpoint, files, loop
-from mpelu.lab.train.engine import resume, train
+from mpelu.lab.run import checkpoint, files
+from mpelu.lab.training import loop
+from mpelu.lab.training.engine import resume, train
 
 
 class Stop(Exception):

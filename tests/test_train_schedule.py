@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_helpers import small
 
-from mpelu.lab.train.order import batches_of, parts_of, share
-from mpelu.lab.train.randomness import mix
-from mpelu.lab.train.schedule import Schedule
+from mpelu.lab.training.order import batches_of, parts_of, share
+from mpelu.lab.training.randomness import mix
+from mpelu.lab.training.schedule import Schedule
 
 
 def test_lr_by_epochs():

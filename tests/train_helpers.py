@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from mpelu.lab.train import checkpoint, engine
-from mpelu.lab.train.config import Config
+from mpelu.lab.config import Config
+from mpelu.lab.run import checkpoint
+from mpelu.lab.training import engine
 
 SMALL: dict[str, Any] = {
     "train_limit": 96,
@@ -66,7 +67,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 _SERVER = multiprocessing.get_context("forkserver")
 # Its processes find all of it loaded, which otherwise takes most of their time.
-_SERVER.set_forkserver_preload(["mpelu.lab.train.engine", "sklearn.datasets", "torch._dynamo"])
+_SERVER.set_forkserver_preload(["mpelu.lab.training.engine", "sklearn.datasets", "torch._dynamo"])
 
 
 def begin(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mpelu.lab.recipes.figure1 import figure
+from mpelu.lab.studies.paper.figure1 import figure
 
 
 def draw(path: Path) -> None:

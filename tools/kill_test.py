@@ -22,8 +22,9 @@ from typing import Any
 CHILD = """
 import sys, time
 from pathlib import Path
-from mpelu.lab.train import engine, files
-from mpelu.lab.train.config import Config
+from mpelu.lab.training import engine
+from mpelu.lab.run import files
+from mpelu.lab.config import Config
 
 run, stage = Path(sys.argv[1]), sys.argv[2]
 
@@ -76,9 +77,9 @@ def main() -> int:
 def compare(folder: Path, kills: int, chance: random.Random) -> int:
     import torch
 
-    from mpelu.lab.train import checkpoint
-    from mpelu.lab.train.config import Config
-    from mpelu.lab.train.engine import train
+    from mpelu.lab.config import Config
+    from mpelu.lab.run import checkpoint
+    from mpelu.lab.training.engine import train
 
     torch.set_num_threads(1)
     # Long enough that a resumed process never comes to the end between two kills.
@@ -117,7 +118,7 @@ def begin(folder: Path, run: Path, stage: str) -> subprocess.Popen[str]:
 
 def kill(folder: Path, run: Path, stage: str, chance: random.Random) -> str:
     """Starts or resumes the run and kills it; says when."""
-    from mpelu.lab.train import checkpoint
+    from mpelu.lab.run import checkpoint
 
     process = begin(folder, run, stage)
     assert process.stdout is not None
@@ -153,7 +154,7 @@ def finish(folder: Path, run: Path) -> None:
 
 def verdict(whole: Path, broken: Path) -> int:
     """Prints what is equal and what isn't."""
-    from mpelu.lab.train import checkpoint
+    from mpelu.lab.run import checkpoint
 
     last = checkpoint.steps_of(whole)[-1]
     one, other = (checkpoint.load(checkpoint.path_of(run, last)) for run in (whole, broken))

@@ -25,8 +25,8 @@ def add(subparsers: Any) -> None:
 def run(chosen: argparse.Namespace) -> None:
     import webbrowser
 
-    from mpelu.lab.report.files import write_page
-    from mpelu.lab.report.page import explorer_page
+    from mpelu.lab.reporting.files import write_page
+    from mpelu.lab.reporting.page import explorer_page
 
     write_page(chosen.out, explorer_page())
     print(chosen.out)

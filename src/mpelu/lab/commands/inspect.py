@@ -11,7 +11,7 @@ from mpelu.lab.commands.options import add_config, given
 from mpelu.lab.errors import UserError
 
 if TYPE_CHECKING:
-    from mpelu.lab.inspect.subject import Subject
+    from mpelu.lab.inspecting.subject import Subject
 
 _DATA = ("data_dir",)
 _UNTRAINED = (
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check_run(folder: Path, fields: dict[str, Any]) -> None:
-    from mpelu.lab import runs
+    from mpelu.lab.run import runs
 
     others = [name for name in fields if name not in _DATA]
     if others:
@@ -70,8 +70,8 @@ def _check_run(folder: Path, fields: dict[str, Any]) -> None:
 
 
 def _subject(arguments: argparse.Namespace, fields: dict[str, Any]) -> Subject:
-    from mpelu.lab.inspect import subject
-    from mpelu.lab.train.config import Config
+    from mpelu.lab.config import Config
+    from mpelu.lab.inspecting import subject
 
     if arguments.folder is None:
         return subject.of_config(Config(**fields), arguments.images)
@@ -80,9 +80,9 @@ def _subject(arguments: argparse.Namespace, fields: dict[str, Any]) -> Subject:
 
 
 def _show(subject: Subject, folder: Path | None, out: Path | None, *, quiet: bool) -> None:
-    from mpelu.lab.inspect.collect import collect
-    from mpelu.lab.inspect.table import table
-    from mpelu.lab.inspect.write import make, write
+    from mpelu.lab.inspecting.collect import collect
+    from mpelu.lab.inspecting.table import table
+    from mpelu.lab.inspecting.write import make, write
 
     if out is not None:
         make(out)

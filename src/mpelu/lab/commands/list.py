@@ -12,7 +12,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(_: argparse.Namespace) -> None:
-    from mpelu.lab import recipes
+    from mpelu.lab import studies as recipes
 
     rows: list[tuple[str, ...]] = [
         ("recipe", "runs: smoke", "small", "full", "data at full scale", "what it is")

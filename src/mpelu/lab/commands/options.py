@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from mpelu.lab.train.config import Config
+from mpelu.lab.config import Config
 
 _HINTS = typing.get_type_hints(Config)
 NAMES = tuple(each.name for each in fields(Config))

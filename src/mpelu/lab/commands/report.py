@@ -38,10 +38,10 @@ def run(chosen: argparse.Namespace) -> None:
 
 def _write(folders: list[Path], out: Path) -> None:
     from mpelu.lab.errors import UserError
-    from mpelu.lab.report.cache import Cache
-    from mpelu.lab.report.collect import collect, problems
-    from mpelu.lab.report.files import write_page
-    from mpelu.lab.report.page import report_page
+    from mpelu.lab.reporting.cache import Cache
+    from mpelu.lab.reporting.collect import collect, problems
+    from mpelu.lab.reporting.files import write_page
+    from mpelu.lab.reporting.page import report_page
 
     cache = Cache(out / "cache.json")
     collected = collect(folders, cache)
@@ -63,7 +63,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def _serve(folders: list[Path], port: int) -> None:
-    from mpelu.lab.report.serve import make_server
+    from mpelu.lab.reporting.serve import make_server
 
     try:
         with make_server(folders, port) as server:

@@ -55,8 +55,8 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from mpelu.lab import recipes
-    from mpelu.lab.recipes import estimate, recipe, runner
+    from mpelu.lab import studies as recipes
+    from mpelu.lab.studies import estimate, recipe, runner
 
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UserError(f"jobs: expected a number >= 1, got {arguments.jobs}")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab.commands.options import add_config, given
+from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
-from mpelu.lab.train.presets import PRESETS, preset
+from mpelu.lab.presets import PRESETS, preset
 
 EVERYDAY = (
     "model", "data", "data_dir", "activation", "init", "epochs", "batch_size", "lr", "seed",
@@ -80,12 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
         for name in ("preset", "config", "out"):
             if getattr(arguments, name) is not None:
                 raise UserError(f"--resume: expected no --{name} beside it, got one")
-        from mpelu.lab.train import engine
+        from mpelu.lab.training import engine
 
         return engine.resume(arguments.resume, changes=values, **how).exit_code
     config = Config.from_values({**_base(arguments), **values})
     out = arguments.out or default_out(config)
-    from mpelu.lab.train import engine
+    from mpelu.lab.training import engine
 
     return engine.train(config, out, **how).exit_code
 

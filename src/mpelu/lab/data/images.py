@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mpelu.lab.config import Config
 from mpelu.lab.data.shapes import sides
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
 
 
 def decode(path: str | Path, side: int, channels: int) -> Tensor:

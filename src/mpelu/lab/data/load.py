@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mpelu.lab.config import Config
 from mpelu.lab.data import cifar, digits, folder, preprocess
 from mpelu.lab.data.dataset import Dataset
 from mpelu.lab.data.memory import Memory
@@ -15,7 +16,6 @@ from mpelu.lab.data.preprocess import Preprocess, fitted_once
 from mpelu.lab.data.shapes import CHANNELS, sides
 from mpelu.lab.data.workers import Decoded, Reader
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
 
 SAMPLED = 10_000
 """Images of a folder that preprocessing is fitted on, at most."""

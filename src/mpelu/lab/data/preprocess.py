@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mpelu.lab.config import Config
 from mpelu.lab.data import whiten
 from mpelu.lab.data.augment import centre_crop
 from mpelu.lab.data.cache import cached
 from mpelu.lab.data.shapes import CHANNELS, sides
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
 
 LARGEST_WHITENED = 64
 

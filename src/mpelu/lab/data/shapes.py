@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
-from mpelu.lab.train.config import Config
 
 OWN = {"digits": 8, "cifar10": 32, "cifar100": 32, "folder": 256}
 CHANNELS = {"digits": 1, "cifar10": 3, "cifar100": 3, "folder": 3}

@@ -1,0 +1,85 @@
+"""result.json of a reproduced table or figure, checked cell by cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mpelu.lab.reporting.thin import thin
+from mpelu.lab.reporting.values import (
+    integer,
+    items,
+    number,
+    objects,
+    read_object,
+    text,
+    texts,
+)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """The table beside the paper's, with its plots.
+
+    Raises:
+        ValueError: in one line, if the file can't be read or isn't such a result.
+    """
+    found = read_object(path)
+    if found.get("format") != 1:
+        raise ValueError(f"{path.name}: expected format 1, got {found.get('format')!r:.40}")
+    header = texts(found.get("header"))
+    rows = found.get("rows")
+    if not isinstance(rows, list) or any(len(items(row)) != len(header) for row in rows):
+        raise ValueError(f"{path.name}: expected rows of {len(header)} cells, as the header has")
+    return {
+        "recipe": text(found.get("recipe"), path.parent.name),
+        "title": text(found.get("title")),
+        "scale": text(found.get("scale"), "not said"),
+        "shrunk": texts(found.get("shrunk")),
+        "seeds": integer(found.get("seeds")),
+        "data": text(found.get("data")),
+        "header": header,
+        "rows": [[_cell(cell) for cell in row] for row in rows],
+        "compare": _pairs(found.get("compare"), len(header)),
+        "notes": texts(found.get("notes")),
+        "plots": [plot for each in objects(found.get("plots")) if (plot := _plot(each))["series"]],
+    }
+
+
+def _cell(cell: Any) -> dict[str, Any]:
+    if isinstance(cell, str):
+        return {"text": text(cell), "value": None}
+    if not isinstance(cell, dict):
+        return {"text": "", "value": number(cell)}
+    return {"text": text(cell.get("text")), "value": number(cell.get("value"))}
+
+
+def _pairs(value: Any, columns: int) -> list[list[int]]:
+    return [
+        pair
+        for pair in items(value)
+        if len(items(pair)) == 2
+        and all(integer(column) is not None and 0 <= column < columns for column in pair)
+    ]
+
+
+def _plot(plot: dict[str, Any]) -> dict[str, Any]:
+    series = [_series(each) for each in objects(plot.get("series"))]
+    return {
+        "title": text(plot.get("title")),
+        "x_label": text(plot.get("x_label")),
+        "y_label": text(plot.get("y_label")),
+        "log_x": plot.get("log_x") is True,
+        "log_y": plot.get("log_y") is True,
+        "series": [each for each in series if each["x"]],
+    }
+
+
+def _series(series: dict[str, Any]) -> dict[str, Any]:
+    pairs = zip(items(series.get("x")), items(series.get("y")), strict=False)
+    points = [
+        (place, value)
+        for place, value in ((number(a), number(b)) for a, b in pairs)
+        if place is not None and value is not None
+    ]
+    places, values = thin([place for place, _ in points], [value for _, value in points])
+    return {"name": text(series.get("name"), "?"), "x": places, "y": values}

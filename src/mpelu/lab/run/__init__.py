@@ -1,0 +1,1 @@
+"""The run folder: its files, their names, and how they are written and read."""

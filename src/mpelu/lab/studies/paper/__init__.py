@@ -1,0 +1,1 @@
+"""Tables, figures and claims of the paper, one module each."""

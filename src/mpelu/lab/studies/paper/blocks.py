@@ -1,0 +1,152 @@
+"""Residual blocks drawn from the models' own description of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpelu.lab.studies.recipe import Options, Recipe
+from mpelu.lab.studies.result import Cell, Result, environment
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from mpelu.models.residual import Recipe as Description
+
+Panels = Sequence[tuple[str, str]]
+"""Title and family of each block."""
+
+_COLORS = {"conv": "#D9E8F5", "bn": "#F5E6CC", "act": "#D5EBDD"}
+_ACTIVATIONS = {"relu": "ReLU", "mpelu": "MPELU", "elu": "ELU"}
+_STEP = 1.0
+_HEIGHT = 0.62
+_WIDTH = 2.3
+_SHORTCUT = 1.9
+
+
+def describe(family: str) -> tuple[Description, str]:
+    """The description the family's networks are built from, and its activation's name."""
+    from mpelu.models.registry import FAMILIES
+
+    found = FAMILIES[family]
+    assert found.activation is not None
+    (description,) = found.build.args  # type: ignore[attr-defined]
+    return description, _ACTIVATIONS[found.activation]
+
+
+def words(description: Description) -> list[str]:
+    """The block from top to bottom, with "+" for the addition."""
+    order = (*description.before.split(), *description.branch.split())
+    return [*order, "+", *description.after.split()]
+
+
+def figure(panels: Panels) -> Figure:
+    """The blocks side by side, the shortcut at the left of each."""
+    from matplotlib.figure import Figure
+
+    described = [(title, *describe(family)) for title, family in panels]
+    longest = max(len(words(each)) for _, each, _ in described)
+    drawn = Figure(figsize=(2.35 * len(panels), 0.52 * longest + 1.5), layout="constrained")
+    for index, (title, description, activation) in enumerate(described):
+        axes = drawn.add_subplot(1, len(panels), index + 1)
+        _draw(axes, description, activation)
+        axes.set_title(title, fontsize=10)
+        axes.set(xlim=(-2.5, 1.6), ylim=(-(longest + 1.2) * _STEP, 0.6), aspect="equal")
+        axes.axis("off")
+    return drawn
+
+
+def _draw(axes: Axes, description: Description, activation: str) -> None:
+    from matplotlib.patches import Circle, FancyBboxPatch
+
+    order = words(description)
+    _arrow(axes, (0, 0.3), (0, -_STEP + _HEIGHT / 2))
+    axes.text(0.15, 0.25, "x", va="center", style="italic")
+    for index, word in enumerate(order, 1):
+        y = -index * _STEP
+        if word == "+":
+            axes.add_patch(Circle((0, y), 0.27, facecolor="white", edgecolor="black", zorder=3))
+            axes.text(0, y, "+", ha="center", va="center", fontsize=12, zorder=4)
+            _shortcut(axes, y)
+        else:
+            kind = "conv" if word.startswith("conv") else word
+            axes.add_patch(
+                FancyBboxPatch(
+                    (-_WIDTH / 2, y - _HEIGHT / 2),
+                    _WIDTH,
+                    _HEIGHT,
+                    boxstyle="round,pad=0,rounding_size=0.12",
+                    facecolor=_COLORS[kind],
+                    edgecolor="black",
+                    linewidth=0.9,
+                )
+            )
+            axes.text(0, y, _text(word, activation), ha="center", va="center", fontsize=9)
+        edge = 0.27 if word == "+" else _HEIGHT / 2
+        is_next_sum = index < len(order) and order[index] == "+"
+        end = y - _STEP + (0.27 if is_next_sum else _HEIGHT / 2)
+        _arrow(axes, (0, y - edge), (0, end if index < len(order) else y - _STEP))
+
+
+def _text(word: str, activation: str) -> str:
+    if word == "bn":
+        return "BN"
+    if word == "act":
+        return activation
+    kernel = word.removeprefix("conv")
+    return f"{kernel}×{kernel} conv"
+
+
+def _shortcut(axes: Axes, y: float) -> None:
+    """Around the branch, from the block's input to the addition."""
+    axes.plot([0, -_SHORTCUT, -_SHORTCUT], [-0.15, -0.15, y], color="black", linewidth=1)
+    _arrow(axes, (-_SHORTCUT, y), (-0.27, y))
+
+
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    axes.annotate(
+        "",
+        end,
+        start,
+        arrowprops={"arrowstyle": "-|>", "color": "black", "linewidth": 1, "shrinkA": 0,
+                    "shrinkB": 0},
+    )  # fmt: skip
+
+
+def result(recipe: Recipe, options: Options, folder: Path, panels: Panels) -> Result:
+    """The drawing, and the orders in words."""
+    from mpelu.lab.studies import drawing
+
+    rows = []
+    for title, family in panels:
+        description, activation = describe(family)
+        rows.append(
+            (
+                Cell(title.replace("\n", " ")),
+                Cell(f"{family}-N"),
+                Cell(activation),
+                Cell(" ".join(words(description))),
+                Cell(description.stem),
+                Cell(description.tail or "-"),
+                Cell(description.shortcut),
+            )
+        )
+    return Result(
+        recipe=recipe.name,
+        title=recipe.title,
+        scale=options.scale,
+        shrunk=(),
+        seeds=1,
+        data="none",
+        header=("block", "network", "activation", "order", "stem", "tail", "shortcut"),
+        rows=tuple(rows),
+        notes=(
+            "drawn from the descriptions the networks are built from (mpelu.models.residual)",
+            "where a block changes shape, its shortcut starts after what comes before the first "
+            "convolution",
+        ),
+        figures=drawing.save(figure(panels), folder, "figure"),
+        environment=environment(),
+    )

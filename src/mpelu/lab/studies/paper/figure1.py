@@ -1,0 +1,119 @@
+"""Figure 1: shapes of activations, and those that MPELU contains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpelu.lab.studies.recipe import Options, Recipe
+from mpelu.lab.studies.result import Cell, Result, environment
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from torch import nn
+
+ALPHA_LIKE_PRELU, BETA_LIKE_PRELU = 25.6302, 0.01
+SLOPE = 0.25
+
+
+def shapes() -> list[tuple[str, nn.Module, str, str]]:
+    """(a): label, function, colour, line style."""
+    from torch import nn
+
+    from mpelu import MPELU
+
+    return [
+        ("ReLU", nn.ReLU(), "#000000", "-"),
+        ("PReLU, a = 0.25", nn.PReLU(init=SLOPE), "#0072B2", "--"),
+        ("ELU, α = 1", nn.ELU(), "#009E73", "-."),
+        ("MPELU, α = 3, β = 1", MPELU(alpha=3.0), "#D55E00", "-"),
+    ]
+
+
+def special_cases() -> list[tuple[str, nn.Module, str, str]]:
+    """(b)."""
+    from mpelu import MPELU
+
+    like_prelu = MPELU(alpha=ALPHA_LIKE_PRELU, beta=BETA_LIKE_PRELU)
+    return [
+        ("α = 0: ReLU", MPELU(alpha=0.0), "#000000", "-"),
+        ("α = 25.6302, β = 0.01: close to PReLU 0.25", like_prelu, "#0072B2", "--"),
+        ("α = 1, β = 1: ELU", MPELU(), "#009E73", "-."),
+        ("α = 98, β = 0.01: close to the identity", MPELU.identity(), "#CC79A7", ":"),
+    ]
+
+
+def figure() -> Figure:
+    """Both panels."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(9.5, 4.4), layout="constrained")
+    left, right = drawn.subplots(1, 2)
+    _panel(left, "Shapes of activation functions", shapes())
+    _panel(right, "Special cases of MPELU", special_cases())
+    return drawn
+
+
+def _panel(axes: Axes, title: str, curves: list[tuple[str, nn.Module, str, str]]) -> None:
+    import torch
+
+    y = torch.linspace(-4, 3, 701)
+    for label, function, color, style in curves:
+        values = function(y).detach()
+        axes.plot(y.numpy(), values.numpy(), style, color=color, label=label, linewidth=2)
+    axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
+    axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    axes.set(title=title, xlabel="input y", ylabel="output f(y)", xlim=(-4, 3), ylim=(-4, 3))
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
+    """Draws, and measures how close the special cases are on [-4, 0]."""
+    import torch
+    from torch import nn
+
+    from mpelu import MPELU
+    from mpelu.lab.studies import drawing
+
+    y = torch.linspace(-4, 0, 401, dtype=torch.float64)
+    cases = (
+        ("α = 0", "ReLU", "equal", 0.0, 1.0, nn.ReLU()),
+        (
+            "α = 25.6302, β = 0.01",
+            "PReLU, a = 0.25",
+            "approximates",
+            ALPHA_LIKE_PRELU,
+            BETA_LIKE_PRELU,
+            nn.LeakyReLU(SLOPE),
+        ),
+        ("α = 1, β = 1", "ELU", "equal", 1.0, 1.0, nn.ELU()),
+    )
+    rows = []
+    for shown, other, paper, alpha, beta, function in cases:
+        ours = MPELU(alpha=alpha, beta=beta, dtype=torch.float64)(y)
+        distance = (ours - function(y)).abs().max().item()
+        rows.append(
+            (Cell(shown), Cell(other), Cell(paper), Cell(f"{distance:.2g}", distance)),
+        )
+    return Result(
+        recipe=recipe.name,
+        title=recipe.title,
+        scale=options.scale,
+        shrunk=(),
+        seeds=1,
+        data="none",
+        header=("MPELU", "is", "paper", "largest difference on [-4, 0]"),
+        rows=tuple(rows),
+        figures=drawing.save(figure(), folder, "figure"),
+        environment=environment(),
+    )
+
+
+RECIPE = Recipe(
+    name="figure1",
+    title="Shapes of activation functions, and special cases of MPELU",
+    needs="nothing",
+    quantity="",
+    summarize=summarize,
+)

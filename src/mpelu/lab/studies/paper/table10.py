@@ -1,0 +1,59 @@
+"""Table 10: residual networks without bottleneck on CIFAR-10."""
+
+from __future__ import annotations
+
+from mpelu.lab.studies import scale, solvers, summary
+from mpelu.lab.studies.paper.table09 import DEPTHS
+from mpelu.lab.studies.recipe import Recipe, Setting
+
+PAPER = (
+    # name, figure, family (None: quoted), errors at DEPTHS, parameters at 110 layers
+    (
+        "ResNet, quoted",
+        "4(a)",
+        None,
+        ("8.75", "7.51", "7.17", "6.97", "6.43 (6.61 ± 0.16)"),
+        "1.73M",
+    ),
+    (
+        "ResNet, retrained",
+        "4(a)",
+        "resnet",
+        ("8.16", "7.06", "6.99", "6.58", "6.27 (6.40 ± 0.18)"),
+        "1.73M",
+    ),
+    (
+        "MPELU ResNet (non-bottle.)",
+        "4(b)",
+        "mpelu-resnet",
+        ("7.71", "6.73", "6.26", "5.95", "5.35 (5.47 ± 0.14)"),
+        "1.74M",
+    ),
+)
+
+
+def settings(reading: str) -> list[Setting]:
+    return [
+        Setting(
+            name=f"{family or 'quoted'}-{depth}",
+            labels=(name, figure, f"{depth}", parameters if depth == 110 else ""),
+            paper=error,
+            config=None if family is None else solvers.resnet(f"{family}-{depth}", reading),
+        )
+        for name, figure, family, errors, parameters in PAPER
+        for depth, error in zip(DEPTHS, errors, strict=True)
+    ]
+
+
+RECIPE = Recipe(
+    name="table10",
+    title="Residual networks without bottleneck on CIFAR-10",
+    needs="CIFAR-10",
+    labels=("network", "figure", "layers", "parameters, paper"),
+    settings=settings,
+    shrink=scale.residual,
+    seeds={"smoke": 1, "small": 3, "full": 5},
+    readings=solvers.RESNET_READINGS,
+    comparisons=(("mpelu-resnet-20", "resnet-20"), ("mpelu-resnet-110", "resnet-110")),
+    summarize=summary.residual_table,
+)

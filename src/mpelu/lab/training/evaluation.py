@@ -1,0 +1,59 @@
+"""Loss and error on the test set."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mpelu.lab.config import Config
+from mpelu.lab.training.distributed import World
+from mpelu.lab.training.order import share
+
+if TYPE_CHECKING:
+    from mpelu.lab.data import Dataset
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def precision(config: Config, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Autocast, where the config asks for it."""
+    if config.precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, _DTYPES[config.precision])
+
+
+def formatted(images: Tensor, config: Config) -> Tensor:
+    """In the memory format of the config."""
+    return images.to(memory_format=torch.channels_last) if config.channels_last else images
+
+
+def evaluate(
+    model: nn.Module, dataset: Dataset, config: Config, world: World | None = None
+) -> tuple[float, float]:
+    """Mean loss and error in % over the test set, each image once.
+
+    Args:
+        model: left in the mode it was in.
+        dataset: whose test set is taken.
+        config: batch size, precision and memory format.
+        world: the processes that share the work; None for this one alone.
+    """
+    device = next(model.parameters()).device
+    world = World(device=device) if world is None else world
+    mine = share(torch.arange(dataset.test_count), world.rank, world.size)
+    was_training = model.training
+    model.eval()
+    loss = torch.zeros((), dtype=torch.float64, device=device)
+    wrong = torch.zeros((), dtype=torch.float64, device=device)
+    with torch.no_grad(), precision(config, device):
+        for images, labels in dataset.test(mine.split(config.batch_size) if len(mine) else []):
+            logits = model(formatted(images, config)).float()
+            loss += F.cross_entropy(logits, labels, reduction="sum")
+            wrong += (logits.argmax(1) != labels).sum()
+    model.train(was_training)
+    total_loss, total_wrong = world.sum([loss.item(), wrong.item()])
+    return total_loss / dataset.test_count, 100 * total_wrong / dataset.test_count

@@ -1,0 +1,78 @@
+"""What happens at which step: learning rate, tests, checkpoints. Steps and epochs count from 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mpelu.lab.config import Config
+
+_SNAPSHOTS = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """The course of a run over a training set of a given size."""
+
+    config: Config
+    steps_per_epoch: int
+
+    @classmethod
+    def of(cls, config: Config, train_count: int) -> Schedule:
+        return cls(config=config, steps_per_epoch=-(-train_count // config.batch_size))
+
+    @property
+    def steps(self) -> int:
+        """Of the whole run."""
+        if self.config.iterations is not None:
+            return self.config.iterations
+        assert self.config.epochs is not None
+        return self.config.epochs * self.steps_per_epoch
+
+    @property
+    def epochs(self) -> int:
+        """Of the whole run, the last one perhaps not complete."""
+        return self.epoch(self.steps)
+
+    def epoch(self, step: int) -> int:
+        """Which the step is in; 0 for step 0."""
+        return -(-step // self.steps_per_epoch)
+
+    def position(self, step: int) -> int:
+        """Steps of its epoch done once the step is: 0 at the end of an epoch."""
+        return step % self.steps_per_epoch
+
+    @property
+    def _unit(self) -> int:
+        """Steps in what milestones, warm-up and test_every count."""
+        return self.steps_per_epoch if self.config.iterations is None else 1
+
+    def lr(self, step: int) -> float:
+        """Learning rate of the step, before multipliers."""
+        done = (step - 1) // self._unit
+        if done < self.config.warmup:
+            return self.config.warmup_lr
+        return self.config.lr * self.config.gamma ** sum(done >= m for m in self.config.milestones)
+
+    def tests(self, step: int) -> bool:
+        """Whether a test follows the step."""
+        assert self.config.test_every is not None
+        return step == self.steps or step % (self._unit * self.config.test_every) == 0
+
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint follows the step."""
+        return self.tests(step) or step % self.config.checkpoint_every == 0
+
+    def logs(self, step: int) -> bool:
+        """Whether a line of the log follows the step."""
+        return step % self.config.log_every == 0
+
+    def starts_sums(self, step: int) -> bool:
+        """Whether the mean of training loss and error starts anew after the step."""
+        return self.position(step) == 0 if self.config.iterations is None else self.tests(step)
+
+    def snapshots(self, step: int) -> bool:
+        """Whether the parameters of activations are kept after the step; also before the first."""
+        if step in (0, self.steps):
+            return True
+        every = max(1, -(-self.epochs // _SNAPSHOTS))
+        return self.position(step) == 0 and self.epoch(step) % every == 0

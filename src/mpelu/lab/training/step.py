@@ -1,0 +1,161 @@
+"""One training step: forward and backward over the parts of a batch, in every process."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from mpelu.lab.config import Config
+from mpelu.lab.training import divergence
+from mpelu.lab.training.distributed import World
+from mpelu.lab.training.divergence import Divergence
+from mpelu.lab.training.evaluation import formatted, precision
+from mpelu.lab.training.order import parts_of, share
+from mpelu.lab.training.randomness import mix
+
+if TYPE_CHECKING:
+    from mpelu.lab.data import Dataset
+
+COMPANION = 0.1
+"""Weight of each companion loss of a deeply-supervised net at the start; it falls to 0 linearly."""
+
+
+SMALLEST_SCALE = 2.0**-14
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sums:
+    """Over the samples of a batch that this process has."""
+
+    loss: float = 0.0
+    wrong: float = 0.0
+    count: int = 0
+    is_finite: bool = True
+    """Loss and gradients."""
+    loss_is_finite: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stepper:
+    """What a step needs besides its batch."""
+
+    config: Config
+    model: nn.Module
+    wrapped: nn.Module
+    """The model, or DistributedDataParallel around it."""
+    scaler: torch.amp.GradScaler
+    world: World
+    steps: int
+
+    @classmethod
+    def around(cls, model: nn.Module, config: Config, world: World, steps: int) -> Stepper:
+        wrapped = model
+        if world.size > 1:
+            skips = any(getattr(module, "survival", 1.0) < 1 for module in model.modules())
+            wrapped = DistributedDataParallel(model, find_unused_parameters=skips)
+        scaler = torch.amp.GradScaler(world.device.type, enabled=config.precision == "fp16")
+        return cls(
+            config=config, model=model, wrapped=wrapped, scaler=scaler, world=world, steps=steps
+        )
+
+    def parts(self, batch: Tensor) -> list[Tensor]:
+        """The parts this process computes of a batch of indices; one sample where it has none."""
+        mine = share(batch, self.world.rank, self.world.size)
+        return parts_of(mine, self.config.accumulate) or [batch[:1]]
+
+    def gradients(self, step: int, batch: Tensor, stream: Iterator[tuple[Tensor, Tensor]]) -> Sums:
+        """Leaves the gradients of the mean loss of the batch in the model's parameters.
+
+        Args:
+            step: its number.
+            batch: indices, those of all processes.
+            stream: gives images and labels of each of `parts(batch)`.
+        """
+        idle = len(share(batch, self.world.rank, self.world.size)) == 0
+        # DistributedDataParallel takes the mean over processes, each of which has a part of a sum.
+        weight = 0.0 if idle else self.world.size / len(batch)
+        count = len(self.parts(batch))
+        self._seed(step)
+        sums = torch.zeros(3, device=self.world.device)
+        samples = 0
+        for index in range(count):
+            images, labels = next(stream)
+            with self._synchronized(index == count - 1):
+                total, loss, wrong = self._forward(step, images, labels)
+                self.scaler.scale(total * weight).backward()
+            sums += torch.stack([total.detach(), loss.detach(), wrong])
+            samples += len(labels)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        # Quick to get; it may overflow where no gradient does, which is looked into then.
+        norm = torch.stack(torch._foreach_norm(gradients)).sum()
+        # One transfer from the device for all that is wanted of a step.
+        total_sum, loss_sum, wrong_sum, norm_sum = torch.cat([sums, norm.view(1)]).tolist()
+        loss_is_finite = math.isfinite(total_sum)
+        if self.scaler.is_enabled():
+            # The scaler skips a step whose gradients overflow and halves its scale. A scale that
+            # has become this small says that they do whatever the scale.
+            gradients_are_finite = self.scaler.get_scale() > SMALLEST_SCALE
+        else:
+            gradients_are_finite = math.isfinite(norm_sum) or divergence.finite(gradients)
+        return Sums(
+            loss=0.0 if idle else loss_sum,
+            wrong=0.0 if idle else wrong_sum,
+            count=0 if idle else samples,
+            is_finite=loss_is_finite and gradients_are_finite,
+            loss_is_finite=loss_is_finite,
+        )
+
+    def find(
+        self, step: int, batch: Tensor, dataset: Dataset, seed: int, loss_is_finite: bool
+    ) -> Divergence:
+        """What wasn't finite in a step, the same in every process."""
+        # Names of modules are told by hooks, which a compiled network doesn't call.
+        self.model._compiled_call_impl = None
+        self._seed(step)
+        found = divergence.find(
+            self.model,
+            step,
+            (images for images, _ in dataset.train(self.parts(batch), seed)),
+            lambda images: self._logits(self.model, images),
+            loss_is_finite=loss_is_finite,
+        )
+        for each in self.world.gather(found):
+            if each is not None:
+                return each
+        return Divergence(step=step, module="", quantity="gradient")
+
+    def _seed(self, step: int) -> None:
+        seed = mix(self.config.seed, step, self.world.rank, "step")
+        torch.default_generator.manual_seed(seed)
+        if self.world.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def _synchronized(self, last: bool) -> contextlib.AbstractContextManager[object]:
+        """Gradients go between the processes with the last part only."""
+        if isinstance(self.wrapped, DistributedDataParallel) and not last:
+            return self.wrapped.no_sync()
+        return contextlib.nullcontext()
+
+    def _logits(self, model: nn.Module, images: Tensor) -> object:
+        with precision(self.config, self.world.device):
+            return model(formatted(images, self.config))
+
+    def _forward(self, step: int, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The sum of losses to learn from, that of the output alone, and the errors."""
+        output = self._logits(self.wrapped, images)
+        logits, *companions = output if isinstance(output, tuple) else (output,)
+        loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+        total = loss
+        if companions:
+            weight = COMPANION * (1 - (step - 1) / self.steps)
+            for each in companions:
+                total = total + weight * F.cross_entropy(each.float(), labels, reduction="sum")
+        return total, loss, (logits.detach().argmax(1) != labels).sum(dtype=torch.float32)
