@@ -167,7 +167,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 def test_recipes_do_not_load_torch() -> None:
     program = (
         "import sys\n"
-        "from mpelu.lab import recipes\n"
+        "from mpelu.lab import studies as recipes\n"
         "for name in recipes.names(): recipes.find(name).runs(recipes.Options(scale='full'))\n"
         "from mpelu.lab.commands import list, reproduce\n"
         "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"

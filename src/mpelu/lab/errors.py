@@ -1,21 +1,97 @@
-"""What the command answers to bad input."""
+"""Errors that are the user's to fix, told in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LISTED = 8
+"""Up to this many choices are listed in full."""
 
-class UserError(Exception):
-    """One line that says what was expected and what came; the command ends with exit code 2."""
+
+class UserError(ValueError):
+    """Bad input, a missing file, a full disk: one line that says what was expected and what came.
+
+    The command line prints it and exits with code 2.
+
+    Args:
+        message: the line, without the name of the field.
+        field: the argument or Config field at fault, if it is one. It starts the text: as
+            ``batch_size:`` in Python and as ``--batch-size:`` on the command line.
+
+    Example:
+        >>> error = UserError("expected a number >= 1, got 0", field="batch_size")
+        >>> str(error)
+        'batch_size: expected a number >= 1, got 0'
+        >>> error.on_command_line()
+        '--batch-size: expected a number >= 1, got 0'
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.message = message
+        self.field = field
+
+    def on_command_line(self) -> str:
+        """The text with the flag in place of the field."""
+        return f"{flag(self.field)}: {self.message}" if self.field else self.message
 
 
-def choose(what: str, value: str, allowed: Iterable[str]) -> None:
-    """Raises UserError unless the value is one of the allowed names; names the closest."""
+def flag(field: str) -> str:
+    """The command-line flag of a field: ``--batch-size`` for ``batch_size``."""
+    return f"--{field.replace('_', '-')}"
+
+
+def choose(
+    field: str, value: str, allowed: Iterable[str], *, noun: str = "", hint: str = ""
+) -> None:
+    """Raises UserError unless the value is one of the allowed names.
+
+    Args:
+        field: the argument that was given.
+        value: what was given for it.
+        allowed: all valid names.
+        noun: what the names are names of.
+        hint: added in parentheses, for example where to find all names.
+
+    Example:
+        >>> choose("augment", "mirror", ["none", "crop-flip"])
+        Traceback (most recent call last):
+        mpelu.lab.errors.UserError: augment: unknown value 'mirror'; choose none or crop-flip
+    """
     names = list(allowed)
     if value in names:
         return
-    closest = get_close_matches(value, names, n=1, cutoff=0.0)[0]
-    raise UserError(
-        f"{what}: expected one of {', '.join(names)}; got {value!r} (closest: {closest!r})"
-    )
+    message = f"unknown {noun or 'value'} {value!r}"
+    close = get_close_matches(value, names, n=1)
+    if close:
+        message += f"; did you mean {close[0]!r}?"
+    if len(names) <= _LISTED:
+        message += f"{'' if close else ';'} {'C' if close else 'c'}hoose {listed(names)}"
+    raise UserError(f"{message} ({hint})" if hint else message, field=field)
+
+
+def listed(names: Iterable[str], conjunction: str = "or") -> str:
+    """Names as a native speaker lists them.
+
+    Example:
+        >>> listed(["a", "b", "c"])
+        'a, b or c'
+    """
+    *others, last = names
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
+
+
+def plural(count: int, noun: str) -> str:
+    """The count with its noun in the right form.
+
+    Example:
+        >>> plural(1, "epoch"), plural(1437, "image")
+        ('1 epoch', '1,437 images')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's text, or its type where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
