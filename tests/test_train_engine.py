@@ -14,7 +14,8 @@ from train_helpers import rows, small
 import mpelu
 from mpelu import models
 from mpelu.lab import data
-from mpelu.lab.run import activations, runs
+from mpelu.lab.run import folder as runs
+from mpelu.lab.run import snapshots
 from mpelu.lab.training import network, optimizer, prepare, settings
 from mpelu.lab.training.engine import Outcome, train
 from mpelu.lab.training.order import batches_of
@@ -104,7 +105,7 @@ def test_rows_are_means_over_the_samples_since(tmp_path):
 
 def test_snapshots_of_activations(tmp_path):
     train(small(epochs=2), tmp_path / "run", quiet=True)
-    folder = tmp_path / "run" / activations.FOLDER
+    folder = tmp_path / "run" / snapshots.FOLDER
     assert sorted(path.name for path in folder.iterdir()) == [
         f"epoch-000{epoch}.safetensors" for epoch in (0, 1, 2)
     ]
@@ -118,10 +119,10 @@ def test_snapshots_of_activations(tmp_path):
 
 def test_prelu_is_kept_and_relu_has_nothing_to_keep():
     config = small(activation="prelu")
-    found = activations.parameters_of(network.build(config, 10, 1, 8))
+    found = snapshots.learnable(network.build(config, 10, 1, 8))
     assert found
     assert all(name.endswith(".weight") for name in found)
-    assert activations.parameters_of(network.build(small(activation="relu"), 10, 1, 8)) == {}
+    assert snapshots.learnable(network.build(small(activation="relu"), 10, 1, 8)) == {}
 
 
 def test_learns_the_digits(tmp_path):
@@ -138,7 +139,7 @@ def test_learns_the_digits(tmp_path):
     "values",
     [
         {"accumulate": 7},
-        {"checkpointing": True},
+        {"gradient_checkpointing": True},
         {"channels_last": True},
     ],
 )
@@ -151,7 +152,7 @@ def test_ways_to_compute_the_same(tmp_path, values):
         "augment": "none",
         "epochs": 1,
     }
-    if "checkpointing" in values:
+    if "gradient_checkpointing" in values:
         base = {"epochs": 1}
     train(small(**base), tmp_path / "plain", quiet=True)
     train(small(**base, **values), tmp_path / "other", quiet=True)

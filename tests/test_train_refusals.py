@@ -23,7 +23,10 @@ from mpelu.lab.training.engine import train
         ({"model_options": {"alpha": 1}}, "expected alpha as an option of its own"),
         ({"model": "all-cnn-c", "model_options": {}}, "of 9x9 or larger"),
         ({"model": "plain-15", "model_options": {}}, "input_size"),
-        ({"model": "nin", "model_options": {}, "checkpointing": True}, "expected a residual"),
+        (
+            {"model": "nin", "model_options": {}, "gradient_checkpointing": True},
+            "expected a residual",
+        ),
         ({"activation": "gelu"}, "activation: expected one of"),
         ({"activation": "relu", "beta": 1.0}, "beta: expected None"),
         ({"linear_std": (0.1, 0.1)}, "linear_std: expected 1 numbers"),

@@ -8,7 +8,7 @@ from train_helpers import equal, small
 
 from mpelu.lab import cli, data
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import checkpoint
+from mpelu.lab.run.folder import CHECKPOINTS
 from mpelu.lab.training.engine import train
 from mpelu.lab.training.restore import evaluate, load_network
 
@@ -38,9 +38,9 @@ def test_the_newest_weights_of_a_run_that_goes_on(tmp_path, capsys):
     (run / "model.safetensors").unlink()
     assert load_network(run).config == small()
     assert cli.main(["eval", str(run)]) == 0
-    newest = run / checkpoint.FOLDER / "step-00000015.pt"
+    newest = run / CHECKPOINTS / "step-00000015.pt"
     assert capsys.readouterr().err == f"{run}: no final weights yet, so those of {newest}\n"
-    for path in (run / checkpoint.FOLDER).glob("*.pt"):
+    for path in (run / CHECKPOINTS).glob("*.pt"):
         path.write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"got step-00000015\.pt \("):
         load_network(run)

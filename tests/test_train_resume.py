@@ -44,7 +44,7 @@ VARIANTS = {
     "by iterations": {"epochs": None, "iterations": 13, "test_every": 6, "milestones": (5,)},
     "half precision": {"precision": "bf16", "channels_last": True},
     "loss scaling": {"precision": "fp16"},
-    "lsuv": {"init": "lsuv", "checkpointing": True},
+    "lsuv": {"init": "lsuv", "gradient_checkpointing": True},
     "dropout": {
         "model": "plain-15",
         "model_options": {"width": 2, "fc_width": 8, "dropout": 0.3},

@@ -47,8 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from mpelu.lab import data
-    from mpelu.lab.run.folder import check_data
-    from mpelu.lab.training.restore import evaluate
+    from mpelu.lab.training.restore import check_data, evaluate
 
     network = restored(arguments)
     config = network.config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ from mpelu.lab.commands.options import add_config, given
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.presets import PRESETS, preset
+from mpelu.lab.run.files import read_json
+from mpelu.lab.run.folder import migrate_config
 
 EVERYDAY = (
     "model", "data", "data_dir", "activation", "init", "epochs", "batch_size", "lr", "seed",
@@ -28,7 +29,7 @@ GROUPS = {
         "beta_decay_mult", "bias_lr_mult", "bias_decay_mult", "last_lr_mult",
     ),
     "running": (
-        "precision", "channels_last", "compile", "checkpointing", "threads", "device",
+        "precision", "channels_last", "compile", "gradient_checkpointing", "threads", "device",
         "log_every", "test_every", "checkpoint_every",
     ),
 }  # fmt: skip
@@ -109,9 +110,9 @@ def _base(arguments: argparse.Namespace) -> dict[str, Any]:
         return base
     if arguments.config is not None:
         try:
-            return asdict(Config.from_json(arguments.config.read_text()))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--config: expected a readable file, got {error}") from None
+            return migrate_config(read_json(arguments.config))
+        except ValueError as error:
+            raise UserError(str(error), field="config") from None
     return {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -67,6 +67,12 @@ class Dataset:
             if augment == "none"
             else Cropper(whole=whole, size=self.size, pad=PAD[augment], device=device)
         )
+
+    def describe(self) -> dict[str, Any]:
+        """Name, classes, shape, counts and fingerprint, as data.json holds them."""
+        names = ("name", "classes", "channels", "size", "train_count", "test_count", "fingerprint")
+        described = {name: getattr(self, name) for name in names}
+        return {**described, "classes": list(self.classes)}
 
     def train(self, batches: Iterable[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Augmented training batches.

@@ -9,7 +9,7 @@ from mpelu.lab.config import Config
 
 _NO_MATTER = {
     "data_dir", "seed", "threads", "device", "log_every", "test_every", "checkpoint_every",
-    "checkpointing",
+    "gradient_checkpointing",
 }  # fmt: skip
 _DATA = {"folder": "ImageNet", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "digits": "digits"}
 _WORDS = {

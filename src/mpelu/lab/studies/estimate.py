@@ -78,7 +78,7 @@ def _seconds(runs: Sequence[NamedRun]) -> dict[str, float]:
     costs: dict[str, Cost] = {}
     found = {}
     for run in runs:
-        key = _what_costs(run.config).to_json()
+        key = str(_what_costs(run.config))
         if key not in costs:
             costs[key] = measure(run.config)
         found[run.name] = _total(run.config, costs[key])
@@ -95,7 +95,7 @@ def _what_costs(config: Config) -> Config:
         model_options=config.model_options,
         activation=config.activation,
         precision=config.precision,
-        checkpointing=config.checkpointing,
+        gradient_checkpointing=config.gradient_checkpointing,
         batch_size=config.batch_size,
     )
 
@@ -172,11 +172,10 @@ def _total(config: Config, cost: Cost) -> float:
     train_count, test_count, *_ = _COUNTS[config.data]
     train_count = min(train_count, config.train_limit or train_count)
     test_count = min(test_count, config.test_limit or test_count)
-    assert config.test_every is not None
     if config.iterations is None:
         assert config.epochs is not None
-        images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_every)
+        images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_interval)
     else:
         images = config.iterations * config.batch_size
-        tests = math.ceil(config.iterations / config.test_every)
+        tests = math.ceil(config.iterations / config.test_interval)
     return images * cost.training + tests * test_count * cost.testing

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mpelu.lab import environment
-from mpelu.lab.config import Config, difference
+from mpelu.lab.config import Config, differing
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files, folder
 from mpelu.lab.run.lock import lock
-from mpelu.lab.run.log import NAMES, Lines
+from mpelu.lab.run.metrics import LOGS, Log
 from mpelu.lab.training import events, settings, signals
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.divergence import Divergence
@@ -21,6 +21,7 @@ from mpelu.lab.training.loop import Loop
 from mpelu.lab.training.prepare import Prepared, prepare, session
 from mpelu.lab.training.progress import display
 from mpelu.lab.training.recovery import take_up
+from mpelu.lab.training.restore import check_data
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +92,7 @@ def resume(
     """
     begun = folder.read_config(run)
     config = Config.from_values({**asdict(begun), **(changes or {})})
-    different = difference(begun, replace(config, data_dir=begun.data_dir))
+    different = differing(begun, config, deciding=True)
     if different:
         raise UserError(
             f"{run}: expected the settings the run began with, got {'; '.join(different)}"
@@ -118,8 +119,13 @@ def _new(
 
     def start() -> None:
         described = {**environment.describe(world), "settings": about}
-        with folder.made(out) as hidden:
-            folder.write_start(hidden, config, prepared.dataset, described)
+        folder.create(
+            out,
+            config,
+            data=prepared.dataset.describe(),
+            preprocess=prepared.dataset.preprocess.state(),
+            environment=described,
+        )
         if not quiet:
             print(settings.block(about), flush=True)
 
@@ -137,8 +143,8 @@ def _old(
             print(f"{run} has ended: {ended.message}", flush=True)
         return ended
     prepared = prepare(config, world, mirror, quiet, tensorboard)
-    world.on_main(lambda: folder.check_data(run, prepared.dataset))
-    before = folder.read_json(run / "environment.json")
+    world.on_main(lambda: check_data(run, prepared.dataset))
+    before = folder.read_object(run, folder.ENVIRONMENT)
     if world.is_main and not quiet and (changed := environment.changes(before, world)):
         print(f"the last bits may come out otherwise: {'; '.join(changed)}", flush=True)
     return _run(prepared, run, quiet, tensorboard, resumed=True)
@@ -153,7 +159,7 @@ def _locked(world: World, run: Path) -> Iterator[None]:
 
 
 def _ended(run: Path) -> Outcome | None:
-    status = folder.read_json(run / "status.json")
+    status = folder.read_object(run, folder.STATUS)
     if status.get("state") not in ("finished", "diverged"):
         return None
     return Outcome(
@@ -185,7 +191,7 @@ def _run(
             if resumed:
                 take_up(loop, quiet)
             elif world.is_main:
-                loop.logs = {name: Lines(run / name, 0) for name in NAMES}
+                loop.logs = {name: Log(run / name, 0) for name in LOGS}
             loop.display = display(
                 quiet or not world.is_main, prepared.schedule.steps, loop.state.step
             )
@@ -197,7 +203,7 @@ def _run(
             return _finish(loop, ended)
         except OSError as error:
             _failed(loop, str(error))
-            raise files.write_error(run, error) from error
+            raise files.disk_error(run, error) from error
         except BaseException as error:
             _failed(loop, f"{type(error).__name__}: {error}")
             raise

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from mpelu.lab.config import Config
-from mpelu.lab.run import activations, checkpoint, files, folder
-from mpelu.lab.run.log import NAMES, Lines
+from mpelu.lab.run import checkpoint, folder, snapshots
+from mpelu.lab.run.metrics import LOGS, Log
 from mpelu.lab.training.divergence import Divergence
 from mpelu.lab.training.evaluation import evaluate
 from mpelu.lab.training.events import Events
@@ -23,7 +23,7 @@ from mpelu.lab.training.order import batches_of
 from mpelu.lab.training.progress import Quiet
 from mpelu.lab.training.randomness import mix
 from mpelu.lab.training.schedule import Schedule
-from mpelu.lab.training.state import State, Tally, hash_of
+from mpelu.lab.training.state import State, Tally
 from mpelu.lab.training.step import Stepper, Sums
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Loop:
     signals: list[int]
     display: Quiet = field(default_factory=Quiet)
     state: State = field(default_factory=State)
-    logs: dict[str, Lines] = field(default_factory=dict)
+    logs: dict[str, Log] = field(default_factory=dict)
     events: Events | None = None
     seconds: float = 0.0
     """Of training since the last line of the log, without tests and checkpoints."""
@@ -60,19 +60,19 @@ class Loop:
         Raises:
             Damaged: if it isn't one of this run.
         """
-        if contents.get("config") != hash_of(self.config):
-            raise checkpoint.Damaged("it belongs to a run of another config")
+        if contents.get("config") != self.config.fingerprint(contents["format"]):
+            raise checkpoint.CheckpointError("it belongs to a run of another config")
         try:
-            for name in NAMES:
+            for name in LOGS:
                 if (self.run / name).stat().st_size < contents["lengths"][name]:
-                    raise checkpoint.Damaged(f"{name} has lost lines that it counts on")
+                    raise checkpoint.CheckpointError(f"{name} has lost lines that it counts on")
             self.stepper.model.load_state_dict(contents["model"])
             self.optimizer.load_state_dict(contents["optimizer"])
             if self.stepper.scaler.is_enabled():
                 self.stepper.scaler.load_state_dict(contents["scaler"])
             self.state = State.from_values(contents["state"])
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-            raise checkpoint.Damaged(str(error).splitlines()[0]) from None
+            raise checkpoint.CheckpointError(str(error).splitlines()[0]) from None
 
     def save(self) -> None:
         """Writes a checkpoint of the state at hand."""
@@ -80,8 +80,7 @@ class Loop:
             return
         step = self.state.step
         contents = {
-            "format": 1,
-            "config": hash_of(self.config),
+            "config": self.config.fingerprint(),
             "epoch": self.schedule.epoch(step),
             "position": self.schedule.position(step),
             "state": asdict(self.state),
@@ -106,8 +105,7 @@ class Loop:
             if stopped is not None:
                 return stopped
         if self.is_main:
-            weights = checkpoint.weights_alone(self.stepper.model.state_dict())
-            files.write(self.run / "model.safetensors", weights)
+            checkpoint.write_weights(self.run, self.stepper.model.state_dict())
         return None
 
     def close(self) -> None:
@@ -229,7 +227,7 @@ class Loop:
     def _snapshot(self) -> None:
         if self.is_main and self.schedule.snapshots(self.state.step):
             epoch = self.schedule.epoch(self.state.step)
-            activations.write(self.run, epoch, self.stepper.model)
+            snapshots.write(self.run, epoch, self.stepper.model)
 
     def _status(self) -> None:
         if self.is_main:

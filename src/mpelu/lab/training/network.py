@@ -57,11 +57,11 @@ def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
         )
     except (ValueError, TypeError) as error:
         raise UserError(_one_line(error)) from error
-    if config.checkpointing:
+    if config.gradient_checkpointing:
         if not hasattr(model, "gradient_checkpointing"):
             raise UserError(
-                "checkpointing: expected a residual network, which can recompute its blocks, "
-                f"got {config.model}"
+                f"expected a residual network, which can recompute its blocks, got {config.model}",
+                field="gradient_checkpointing",
             )
         # After the network is made, not as its option: initialization follows the plain network.
         model.gradient_checkpointing = True  # type: ignore[assignment]

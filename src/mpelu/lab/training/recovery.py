@@ -7,25 +7,25 @@ from typing import Any
 
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import checkpoint, files, folder
-from mpelu.lab.run.log import NAMES, Lines
+from mpelu.lab.run.metrics import LOGS, Log
 from mpelu.lab.training.loop import Loop
 
 
 def take_up(loop: Loop, quiet: bool) -> None:
     """Restores the newest checkpoint that can be used and cuts the logs to what it knows."""
     world = loop.stepper.world
-    lengths: dict[str, Any] = dict.fromkeys(NAMES, 0)
+    lengths: dict[str, Any] = dict.fromkeys(LOGS, 0)
     damaged = []
     if world.is_main:
-        folder.make_folders(loop.run)
+        folder.make_directories(loop.run)
         files.remove_temporary(loop.run)
-        files.remove_temporary(loop.run / checkpoint.FOLDER)
+        files.remove_temporary(loop.run / folder.CHECKPOINTS)
     found = False
     for path in list(checkpoint.candidates(loop.run)):
         try:
             contents = checkpoint.load(path)
             loop.restore(contents)
-        except checkpoint.Damaged as error:
+        except checkpoint.CheckpointError as error:
             damaged.append(path)
             if world.is_main:
                 print(f"{path} can't be used: {error}", file=sys.stderr, flush=True)
@@ -42,7 +42,7 @@ def take_up(loop: Loop, quiet: bool) -> None:
         checkpoint.set_aside(path)
     if found and loop.state.best_step == loop.state.step:
         checkpoint.mark_best(loop.run, loop.state.step)
-    loop.logs = {name: Lines(loop.run / name, lengths[name]) for name in NAMES}
+    loop.logs = {name: Log(loop.run / name, lengths[name]) for name in LOGS}
     if not quiet:
         where = f"after step {loop.state.step}" if found else "from the start: no checkpoint yet"
         print(f"going on {where}", flush=True)

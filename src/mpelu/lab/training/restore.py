@@ -51,11 +51,11 @@ def load_network(run: Path, which: str = "final") -> Restored:
     """
     choose("which", which, ("final", "last", "best"))
     config = folder.read_config(run)
-    about = folder.read_json(run / "data.json")
+    about = folder.read_object(run, folder.DATA)
     try:
         classes = tuple(about["classes"])
         channels, size = about["channels"], about["size"]
-        fitted = load_file(run / "preprocess.safetensors")
+        fitted = load_file(run / folder.PREPROCESS)
     except (KeyError, TypeError, OSError, SafetensorError) as error:
         raise UserError(
             f"{run}: expected data.json and preprocess.safetensors, got {error}"
@@ -78,7 +78,7 @@ def load_network(run: Path, which: str = "final") -> Restored:
 
 
 def _weights(run: Path, which: str) -> tuple[Path, dict[str, Tensor]]:
-    final = run / "model.safetensors"
+    final = run / folder.WEIGHTS
     if which == "final" and final.exists():
         try:
             return final, load_file(final)
@@ -91,8 +91,18 @@ def _weights(run: Path, which: str) -> tuple[Path, dict[str, Tensor]]:
     for path in paths:
         try:
             return path, checkpoint.load(path)["model"]
-        except (checkpoint.Damaged, KeyError) as error:
+        except (checkpoint.CheckpointError, KeyError) as error:
             reasons.append(f"{path.name} ({error})")
-    outcome = folder.read_json(run / "status.json").get("message") or "the run goes on"
+    outcome = folder.read_object(run, folder.STATUS).get("message") or "the run goes on"
     got = ", ".join(reasons) or f"none ({outcome})"
     raise UserError(f"{run}: expected a checkpoint that can be read, got {got}")
+
+
+def check_data(run: Path, dataset: data.Dataset) -> None:
+    """Raises UserError unless the data is what the run was trained on."""
+    before = folder.read_object(run, folder.DATA).get("fingerprint")
+    if before != dataset.fingerprint:
+        raise UserError(
+            f"{run}: expected the data the run was trained on (fingerprint {before}), got other "
+            f"data ({dataset.fingerprint})"
+        )

@@ -55,8 +55,7 @@ class Schedule:
 
     def tests(self, step: int) -> bool:
         """Whether a test follows the step."""
-        assert self.config.test_every is not None
-        return step == self.steps or step % (self._unit * self.config.test_every) == 0
+        return step == self.steps or step % (self._unit * self.config.test_interval) == 0
 
     def saves(self, step: int) -> bool:
         """Whether a checkpoint follows the step."""

@@ -43,13 +43,13 @@ def describe(
         "precision": config.precision
         + "".join(
             f", {name.replace('_', ' ')}"
-            for name in ("channels_last", "compile", "checkpointing")
+            for name in ("channels_last", "compile", "gradient_checkpointing")
             if getattr(config, name)
         ),
         "machine": f"{world.device}, {torch.get_num_threads()} threads"
         + (f", {world.size} processes" if world.size > 1 else ""),
         "seed": str(config.seed),
-        "log": f"every {config.log_every} steps; test every {config.test_every} "
+        "log": f"every {config.log_every} steps; test every {config.test_interval} "
         f"{_unit(config)}; checkpoint at each test and every {config.checkpoint_every} steps",
     }
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
-
-from mpelu.lab.config import Config
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,9 +47,3 @@ class State:
             "best_error": self.best_error,
             "best_step": self.best_step,
         }
-
-
-def hash_of(config: Config) -> str:
-    """Of all that decides the weights: where the data lie doesn't."""
-    values = {name: value for name, value in asdict(config).items() if name != "data_dir"}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
