@@ -17,9 +17,8 @@ from mpelu.lab import data
 from mpelu.lab.run import folder as runs
 from mpelu.lab.run import snapshots
 from mpelu.lab.training import network, optimizer, prepare, settings
-from mpelu.lab.training.engine import Outcome, train
-from mpelu.lab.training.order import batches_of
-from mpelu.lab.training.randomness import mix
+from mpelu.lab.training.launch import Outcome, train
+from mpelu.lab.training.seeds import derive, epoch_batches
 
 
 def test_a_run_is_what_a_plain_loop_computes(tmp_path):
@@ -27,7 +26,7 @@ def test_a_run_is_what_a_plain_loop_computes(tmp_path):
     config = small(
         weight_decay=0.01, nesterov=True, milestones=(2,), gamma=0.5, bias_lr_mult=2.0, lr=0.05
     )
-    train(config, tmp_path / "run", quiet=True)
+    train(config, tmp_path / "run")
     torch.manual_seed(0)
     dataset = data.load(config, torch.device("cpu"))
     model = network.build(config, 10, 1, 8)
@@ -47,8 +46,8 @@ def test_a_run_is_what_a_plain_loop_computes(tmp_path):
     )
     scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [2], 0.5)
     for epoch in (1, 2, 3):
-        batches = batches_of(96, 20, 0, epoch)
-        for images, labels in dataset.train(batches, mix(0, epoch, "augment")):
+        batches = epoch_batches(96, 20, 0, epoch)
+        for images, labels in dataset.train(batches, derive(0, epoch, "augment")):
             sgd.zero_grad()
             F.cross_entropy(model(images), labels).backward()
             sgd.step()
@@ -60,7 +59,7 @@ def test_a_run_is_what_a_plain_loop_computes(tmp_path):
 
 def test_the_run_folder(tmp_path):
     run, config = tmp_path / "new" / "run", small(data_dir="unused")
-    outcome = train(config, run, quiet=True)
+    outcome = train(config, run)
     seen = runs.read(run)
     assert seen.problems == ()
     assert seen.config == json.loads(config.to_json())
@@ -90,8 +89,8 @@ def test_the_run_folder(tmp_path):
 
 def test_rows_are_means_over_the_samples_since(tmp_path):
     every = tmp_path / "every"
-    train(small(log_every=1), every, quiet=True)
-    train(small(log_every=4), tmp_path / "fourth", quiet=True)
+    train(small(log_every=1), every)
+    train(small(log_every=4), tmp_path / "fourth")
     steps = [row for row in rows(every) if row["kind"] == "step"]
     counts = [20, 20, 20, 20, 16] * 3
     for row in rows(tmp_path / "fourth"):
@@ -104,7 +103,7 @@ def test_rows_are_means_over_the_samples_since(tmp_path):
 
 
 def test_snapshots_of_activations(tmp_path):
-    train(small(epochs=2), tmp_path / "run", quiet=True)
+    train(small(epochs=2), tmp_path / "run")
     folder = tmp_path / "run" / snapshots.FOLDER
     assert sorted(path.name for path in folder.iterdir()) == [
         f"epoch-000{epoch}.safetensors" for epoch in (0, 1, 2)
@@ -130,7 +129,7 @@ def test_learns_the_digits(tmp_path):
         train_limit=None, test_limit=None, epochs=3, batch_size=64, augment="none",
         model_options={"width": 8},
     )  # fmt: skip
-    outcome = train(config, tmp_path / "run", quiet=True)
+    outcome = train(config, tmp_path / "run")
     assert outcome.test_error is not None
     assert outcome.test_error < 15
 
@@ -154,8 +153,8 @@ def test_ways_to_compute_the_same(tmp_path, values):
     }
     if "gradient_checkpointing" in values:
         base = {"epochs": 1}
-    train(small(**base), tmp_path / "plain", quiet=True)
-    train(small(**base, **values), tmp_path / "other", quiet=True)
+    train(small(**base), tmp_path / "plain")
+    train(small(**base, **values), tmp_path / "other")
     one, other = (load_file(tmp_path / run / "model.safetensors") for run in ("plain", "other"))
     for name in one:
         torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
@@ -163,8 +162,8 @@ def test_ways_to_compute_the_same(tmp_path, values):
 
 def test_bfloat16_rounds_and_still_learns(tmp_path):
     config = small(train_limit=None, epochs=2, batch_size=64, augment="none")
-    single = train(config, tmp_path / "single", quiet=True)
-    half = train(small(**{**vars_of(config), "precision": "bf16"}), tmp_path / "half", quiet=True)
+    single = train(config, tmp_path / "single")
+    half = train(small(**{**vars_of(config), "precision": "bf16"}), tmp_path / "half")
     assert rows(tmp_path / "single")[0]["loss"] != rows(tmp_path / "half")[0]["loss"]
     assert half.test_error == pytest.approx(single.test_error, abs=10)
 
@@ -183,8 +182,8 @@ def test_compiled(tmp_path, monkeypatch):
 
     monkeypatch.setattr(models.residual.ResidualNetwork, "compile", compile, raising=False)
     config = {"model_options": {"width": 2}, "epochs": 1, "train_limit": 36}
-    train(small(**config), tmp_path / "plain", quiet=True)
-    train(small(**config, compile=True), tmp_path / "compiled", quiet=True)
+    train(small(**config), tmp_path / "plain")
+    train(small(**config, compile=True), tmp_path / "compiled")
     assert backends == ["ResidualNetwork"]
     one, other = (load_file(tmp_path / run / "model.safetensors") for run in ("plain", "compiled"))
     assert set(one) == set(other)
@@ -194,7 +193,7 @@ def test_compiled(tmp_path, monkeypatch):
 
 def test_deep_supervision_weighs_its_companions(tmp_path):
     config = small(model="dsn", activation="relu", model_options={}, train_limit=20, epochs=1, lr=1)
-    outcome = train(config, tmp_path / "run", quiet=True)
+    outcome = train(config, tmp_path / "run")
     assert outcome.state == "finished"
     before = network.build(config, 10, 1, 8).state_dict()
     after = load_file(tmp_path / "run" / "model.safetensors")
@@ -207,7 +206,7 @@ def test_the_caller_keeps_random_numbers_and_threads(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    train(small(train_limit=20, epochs=1, threads=2), tmp_path / "run", quiet=True)
+    train(small(train_limit=20, epochs=1, threads=2), tmp_path / "run")
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == 1
 
@@ -215,7 +214,7 @@ def test_the_caller_keeps_random_numbers_and_threads(tmp_path):
 def test_in_another_thread(tmp_path):
     outcomes: list[Outcome] = []
     thread = threading.Thread(
-        target=lambda: outcomes.append(train(small(epochs=1), tmp_path / "run", quiet=True))
+        target=lambda: outcomes.append(train(small(epochs=1), tmp_path / "run"))
     )
     thread.start()
     thread.join()
@@ -256,7 +255,7 @@ def test_every_setting_is_printed(tmp_path, capsys):
 
 
 def test_quiet_prints_nothing(tmp_path, capsys):
-    train(small(epochs=1), tmp_path / "run", quiet=True)
+    train(small(epochs=1), tmp_path / "run")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
 

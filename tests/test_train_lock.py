@@ -15,7 +15,7 @@ from train_helpers import small
 
 from mpelu.lab.errors import UserError
 from mpelu.lab.run.lock import lock
-from mpelu.lab.training.engine import resume, train
+from mpelu.lab.training.launch import resume, train
 
 HOLD = """
 import sys
@@ -47,7 +47,7 @@ def begin(process):
 
 
 def test_a_live_process_keeps_others_out(tmp_path):
-    train(small(epochs=1), tmp_path / "run", quiet=True)
+    train(small(epochs=1), tmp_path / "run")
     process = holder(tmp_path / "run")
     begin(process)
     assert process.stdout.readline() == "held\n"
@@ -56,7 +56,7 @@ def test_a_live_process_keeps_others_out(tmp_path):
     expected = f"is in use by process {process.pid} on {socket.gethostname()} since 20"
     assert expected in str(told.value)
     process.communicate("\n")
-    assert resume(tmp_path / "run", quiet=True).state == "finished"
+    assert resume(tmp_path / "run").state == "finished"
 
 
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):

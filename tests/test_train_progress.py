@@ -10,7 +10,7 @@ from rich.console import Console
 from train_helpers import small
 
 from mpelu.lab.training import progress
-from mpelu.lab.training.engine import train
+from mpelu.lab.training.launch import train
 
 ROW = {
     "kind": "test", "step": 391, "epoch": 1, "train_loss": 1.5, "train_error": 50.0,

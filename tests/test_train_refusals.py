@@ -9,7 +9,7 @@ import torch
 from train_helpers import small
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.training.engine import train
+from mpelu.lab.training.launch import train
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_what_does_not_fit_is_told_before_anything_is_written(tmp_path, values, 
     if "device" in values and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(UserError, match=expected) as told:
-        train(small(**values), tmp_path / "run", quiet=True)
+        train(small(**values), tmp_path / "run")
     assert "\n" not in str(told.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -48,33 +48,33 @@ def test_a_batch_of_one_where_batch_norm_needs_more(tmp_path):
         train_limit=41,
     )  # fmt: skip
     with pytest.raises(UserError, match="expected a network that takes 1 images of 1 x 19 x 19"):
-        train(config, tmp_path / "run", quiet=True)
+        train(config, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(UserError, match="expected a folder that is empty or not there yet"):
-        train(small(), tmp_path, quiet=True)
+        train(small(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_file_is_no_run_folder(tmp_path):
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(UserError, match=r"expected a folder .* got a file"):
-        train(small(), tmp_path / "mine", quiet=True)
+        train(small(), tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "precious"
 
 
 def test_an_empty_folder_is_taken(tmp_path):
     (tmp_path / "run").mkdir()
-    assert train(small(epochs=1), tmp_path / "run", quiet=True).state == "finished"
+    assert train(small(epochs=1), tmp_path / "run").state == "finished"
 
 
 def test_a_place_that_can_not_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="can't be made"):
-        train(small(epochs=1), tmp_path / "file" / "run", quiet=True)
+        train(small(epochs=1), tmp_path / "file" / "run")
 
 
 def test_tensorboard_not_installed(tmp_path, monkeypatch):

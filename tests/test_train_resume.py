@@ -15,7 +15,7 @@ from train_helpers import begin, equal, final, rows, small, status
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import checkpoint, files
 from mpelu.lab.training import loop
-from mpelu.lab.training.engine import resume, train
+from mpelu.lab.training.launch import resume, train
 
 
 class Stop(Exception):
@@ -58,26 +58,26 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_resumed_in_the_middle_of_an_epoch(tmp_path, monkeypatch, variant):
     config = small(checkpoint_every=3, **VARIANTS[variant])
-    train(config, tmp_path / "whole", quiet=True)
-    stopped_after(monkeypatch, 8, train, config, tmp_path / "broken", quiet=True)
+    train(config, tmp_path / "whole")
+    stopped_after(monkeypatch, 8, train, config, tmp_path / "broken")
     assert checkpoint.steps_of(tmp_path / "broken")[-1] == 6
-    stopped_after(monkeypatch, 12, resume, tmp_path / "broken", quiet=True)
-    outcome = resume(tmp_path / "broken", quiet=True)
+    stopped_after(monkeypatch, 12, resume, tmp_path / "broken")
+    outcome = resume(tmp_path / "broken")
     assert outcome.state == "finished"
     assert equal(final(tmp_path / "broken"), final(tmp_path / "whole"))
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(small(seed=seed, epochs=1), tmp_path / name, quiet=True)
+        train(small(seed=seed, epochs=1), tmp_path / name)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
     assert weights["a"] == weights["b"] != weights["c"]
 
 
 def test_stopped_before_the_first_checkpoint(tmp_path, monkeypatch, capsys):
     config = small()
-    train(config, tmp_path / "whole", quiet=True)
-    stopped_after(monkeypatch, 4, train, config, tmp_path / "broken", quiet=True)
+    train(config, tmp_path / "whole")
+    stopped_after(monkeypatch, 4, train, config, tmp_path / "broken")
     assert status(tmp_path / "broken")["state"] == "failed"
     resume(tmp_path / "broken")
     assert "from the start: no checkpoint yet" in capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_stopped_before_the_first_checkpoint(tmp_path, monkeypatch, capsys):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "whole"
-    train(small(checkpoint_every=3), run, quiet=True)
+    train(small(checkpoint_every=3), run)
     return final(run)
 
 
@@ -101,12 +101,12 @@ def test_a_save_interrupted_at_each_stage_leaves_a_run_that_goes_on(
     with monkeypatch.context() as patch:
         break_write(patch, path, stage, Stop())
         with pytest.raises(Stop):
-            train(config, tmp_path / "broken", quiet=True)
+            train(config, tmp_path / "broken")
     found = checkpoint.steps_of(tmp_path / "broken")
     assert found == ([3, 5, 6] if (suffix, stage) == (".pt", "folder") else [3, 5])
     for step in found:
         checkpoint.load(checkpoint.path_of(tmp_path / "broken", step))
-    resume(tmp_path / "broken", quiet=True)
+    resume(tmp_path / "broken")
     assert equal(final(tmp_path / "broken"), whole)
 
 
@@ -163,10 +163,10 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(tmp_path, monkeypatch, st
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         break_write(patch, checkpoint.path_of(run, 6), stage, full)
         with pytest.raises(UserError, match=r"No space left on device.*was saved before is intact"):
-            train(small(checkpoint_every=3), run, quiet=True)
+            train(small(checkpoint_every=3), run)
     assert not list(run.rglob(f"*{files.TEMPORARY}"))
     assert status(run)["state"] == "failed"
-    assert resume(run, quiet=True).state == "finished"
+    assert resume(run).state == "finished"
 
 
 def test_a_full_disk_while_logging(tmp_path, monkeypatch):
@@ -175,7 +175,7 @@ def test_a_full_disk_while_logging(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop.Lines, "write", write)
     with pytest.raises(UserError, match="No space left on device"):
-        train(small(), tmp_path / "run", quiet=True)
+        train(small(), tmp_path / "run")
 
 
 def test_a_run_folder_lost_on_the_way(tmp_path, monkeypatch):
@@ -188,13 +188,13 @@ def test_a_run_folder_lost_on_the_way(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop.Loop, "_after", losing)
     with pytest.raises(UserError, match="the run folder is gone"):
-        train(small(), tmp_path / "run", quiet=True)
+        train(small(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_killed_at_random_moments(tmp_path):
     config = small(epochs=8, checkpoint_every=2, log_every=1)
-    train(config, tmp_path / "whole", quiet=True)
+    train(config, tmp_path / "whole")
     run = tmp_path / "broken"
     chance = random.Random(0)
     kills = 0
@@ -209,7 +209,7 @@ def test_killed_at_random_moments(tmp_path):
         assert process.exitcode == -signal.SIGKILL
         kills += 1
     assert newest(run) > 0
-    assert resume(run, quiet=True).state == "finished"
+    assert resume(run).state == "finished"
     assert equal(final(run), final(tmp_path / "whole"))
     assert [row["step"] for row in rows(run) if row["kind"] == "step"] == [*range(1, 41)]
 
@@ -230,13 +230,13 @@ def test_signals_end_a_run_after_its_step(whole, tmp_path, monkeypatch, number, 
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Loop, "_after", signalling)
-        outcome = train(small(checkpoint_every=3), run, quiet=True)
+        outcome = train(small(checkpoint_every=3), run)
     assert (outcome.state, outcome.step, outcome.exit_code) == ("interrupted", 7, code)
     told = status(run)
     assert (told["state"], told["step"]) == ("interrupted", 7)
     assert number.name in told["message"]
     assert checkpoint.steps_of(run)[-1] == 7
-    assert resume(run, quiet=True).state == "finished"
+    assert resume(run).state == "finished"
     assert equal(final(run), whole)
 
 
@@ -257,13 +257,13 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 def test_handlers_are_as_before(tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    train(small(epochs=1), tmp_path / "run", quiet=True)
+    train(small(epochs=1), tmp_path / "run")
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_a_run_that_has_ended_is_not_trained_again(tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
-    first = train(small(epochs=1), run, quiet=True)
+    first = train(small(epochs=1), run)
     monkeypatch.setattr(loop.Loop, "run_all", None)
     assert resume(run) == first
     assert "has ended: finished after 5 steps" in capsys.readouterr().out
@@ -271,7 +271,7 @@ def test_a_run_that_has_ended_is_not_trained_again(tmp_path, monkeypatch, capsys
 
 def test_another_config_is_refused_with_the_difference(tmp_path):
     run = tmp_path / "run"
-    train(small(epochs=1), run, quiet=True)
+    train(small(epochs=1), run)
     before = sorted(run.rglob("*"))
     with pytest.raises(UserError) as told:
         resume(run, changes={"lr": 0.2, "seed": 0, "data_dir": "elsewhere"})
@@ -283,11 +283,11 @@ def test_another_config_is_refused_with_the_difference(tmp_path):
 
 def test_other_data_are_refused(tmp_path, monkeypatch):
     run = tmp_path / "run"
-    stopped_after(monkeypatch, 8, train, small(), run, quiet=True)
+    stopped_after(monkeypatch, 8, train, small(), run)
     data = (run / "data.json").read_text()
     (run / "data.json").write_text(data.replace('"fingerprint": "', '"fingerprint": "0'))
     with pytest.raises(UserError, match="expected the data the run began with"):
-        resume(run, quiet=True)
+        resume(run)
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"{", b"[]", b'{"lr": 1e999}'])
@@ -300,16 +300,16 @@ def test_a_config_that_can_not_be_read(tmp_path, text):
 
 def test_folders_that_are_gone_are_made_again(whole, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    stopped_after(monkeypatch, 8, train, small(checkpoint_every=3), run, quiet=True)
+    stopped_after(monkeypatch, 8, train, small(checkpoint_every=3), run)
     for name in ("checkpoints", "activations"):
         shutil.rmtree(run / name)
-    resume(run, quiet=True)
+    resume(run)
     assert equal(final(run), whole)
 
 
 def test_other_threads_are_told(tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
-    stopped_after(monkeypatch, 8, train, small(), run, quiet=True)
+    stopped_after(monkeypatch, 8, train, small(), run)
     path = run / "environment.json"
     path.write_text(path.read_text().replace('"threads": 1', '"threads": 7'))
     resume(run)

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_helpers import small
 
-from mpelu.lab.training.order import batches_of, parts_of, share
-from mpelu.lab.training.randomness import mix
 from mpelu.lab.training.schedule import Schedule
+from mpelu.lab.training.seeds import derive, epoch_batches, parts_of, share
 
 
 def test_lr_by_epochs():
@@ -76,7 +75,7 @@ def test_at_most_fifty_snapshots_and_the_first_and_last():
     seed=st.integers(0, 3),
 )
 def test_every_sample_once_whoever_computes_it(count, batch_size, size, accumulate, seed):
-    batches = batches_of(count, batch_size, seed, 1)
+    batches = epoch_batches(count, batch_size, seed, 1)
     assert len(batches) == -(-count // batch_size)
     assert all(len(batch) == batch_size for batch in batches[:-1])
     seen = []
@@ -92,11 +91,11 @@ def test_every_sample_once_whoever_computes_it(count, batch_size, size, accumula
 
 def test_each_epoch_has_an_order_of_its_own():
     orders = {
-        tuple(batches_of(50, 50, seed, epoch)[0].tolist()) for seed in (0, 1) for epoch in (1, 2)
+        tuple(epoch_batches(50, 50, seed, epoch)[0].tolist()) for seed in (0, 1) for epoch in (1, 2)
     }
     assert len(orders) == 4
 
 
 def test_seeds_are_the_same_in_every_process():
-    assert mix(0, 1, "augment") == 585545271812402559
-    assert mix(1, 11) != mix(11, 1) != mix(1, 1, 1)
+    assert derive(0, 1, "augment") == 585545271812402559
+    assert derive(1, 11) != derive(11, 1) != derive(1, 1, 1)

@@ -105,7 +105,8 @@ def measure(config: Config) -> Cost:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from mpelu.lab.training import network, optimizer
+    from mpelu.lab.training import network
+    from mpelu.lab.training.optimizers import build_optimizer
 
     _, _, classes, channels, side = _COUNTS[config.data]
     if config.data != "folder":
@@ -115,7 +116,7 @@ def measure(config: Config) -> Cost:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Any initialization costs the same afterwards, and some need data to begin with.
     model = network.build(replace(config, init="own", linear_std=None), classes, channels, side)
-    sgd = optimizer.make(model, config, channels, side)
+    sgd = build_optimizer(model, config, channels, side)
     model.to(device)
     images = torch.randn(count, channels, side, side, device=device)
     labels = torch.zeros(count, dtype=torch.long, device=device)
