@@ -40,25 +40,26 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from mpelu.lab.errors import UserError
-from mpelu.lab.training import loop
 from mpelu.lab.config import Config
+from mpelu.lab.training.display import Lines
 from mpelu.lab.training.launch import resume, train
+from mpelu.lab.training.trainer import Trainer
 
 folder = Path(sys.argv[1])
 no_norm, stochastic = (Config.from_json(text) for text in sys.argv[2:])
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
-train(no_norm, folder / "two")
+train(no_norm, folder / "two", display=Lines())
 train(stochastic, folder / "whole")
 
-after = loop.Loop._after
+after = Trainer._after_step
 def signalling(self, lr, stopping):
     if self.state.step == 6 and rank == 1:
         os.kill(os.getpid(), signal.SIGTERM)
     after(self, lr, stopping)
-loop.Loop._after = signalling
+Trainer._after_step = signalling
 stopped = train(stochastic, folder / "broken")
-loop.Loop._after = after
+Trainer._after_step = after
 resumed = resume(folder / "broken")
 
 try:
@@ -122,7 +123,7 @@ def test_a_signal_to_one_stops_both_and_they_go_on_to_the_same_end(folder):
 def test_what_the_main_process_refuses_ends_all(folder):
     for rank in (0, 1):
         report = json.loads((folder / f"report-{rank}.json").read_text())
-        assert f"held is in use by process {os.getpid()} on" in report["refused"]
+        assert f"held: in use by process {os.getpid()} on" in report["refused"]
 
 
 def test_a_run_of_two_goes_on_as_one(folder):

@@ -142,7 +142,7 @@ def _continue(trainer: Trainer, before: Config) -> Outcome:
             "results may not be bit-identical, because the environment changed: "
             + "; ".join(differences)
         )
-    trainer.restore()
+    trainer.restore(before)
     step = trainer.state.step
     if world.is_main:
         with files.reporting_disk_errors(run):

@@ -159,8 +159,8 @@ class Trainer:
             CheckpointError: if it doesn't belong to this run.
         """
         try:
-            if contents["config"] != self.config.fingerprint(contents["format"]):
-                raise checkpoint.CheckpointError("it belongs to a run with other settings")
+            if contents["config"] != self.config.fingerprint():
+                raise checkpoint.CheckpointError(checkpoint.OTHER_SETTINGS)
             for name in LOGS:
                 if (self.run / name).stat().st_size < contents["lengths"][name]:
                     raise checkpoint.CheckpointError(f"{name} is shorter than it was then")
@@ -173,10 +173,13 @@ class Trainer:
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
             raise checkpoint.CheckpointError(str(error).splitlines()[0]) from None
 
-    def restore(self) -> None:
+    def restore(self, before: Config) -> None:
         """Continues from the newest usable checkpoint of the run folder, if there is any.
 
-        Checkpoints that can't be used are renamed.
+        Checkpoints that can't be used are renamed. One of an older format is written anew.
+
+        Args:
+            before: the config of the run folder, which may be shorter.
 
         Raises:
             UserError: if there are checkpoints, but none can be used.
@@ -186,9 +189,11 @@ class Trainer:
             files.remove_temporary(self.run)
             files.remove_temporary(self.run / folder.CHECKPOINTS)
         unusable: list[Path] = []
+        found: dict[str, Any] = {}
         for path in list(checkpoint.candidates(self.run)):
             try:
-                self.load_state_dict(checkpoint.load(path))
+                found = checkpoint.load(path)
+                self.load_state_dict(checkpoint.migrate(found, before))
                 break
             except checkpoint.CheckpointError as error:
                 unusable.append(path)
@@ -200,8 +205,11 @@ class Trainer:
         if self.world.is_main:
             for path in unusable:
                 checkpoint.set_aside(path)
-            if self.state.step and self.state.best_step == self.state.step:
-                checkpoint.mark_best(self.run, self.state.step)
+            step, is_best = self.state.step, self.state.best_step == self.state.step
+            if step and found["format"] != checkpoint.FORMAT:
+                checkpoint.save(self.run, step, checkpoint.migrate(found, before), best=is_best)
+            elif step and is_best:
+                checkpoint.mark_best(self.run, step)
 
     def fit(self) -> Outcome:
         """Trains to the end, or until a signal or a divergence stops it."""
