@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpelu.lab.commands.eval import WHICH
+from mpelu.lab.commands.options import WEIGHTS as WHICH
 from mpelu.lab.commands.options import add_config, given
 from mpelu.lab.errors import UserError
 
