@@ -13,7 +13,10 @@ import mpelu
 NAMES = {"torch": torch, "nn": nn, "mpelu": mpelu}
 
 
-@pytest.mark.parametrize("name", ["statistics", "residuals", "gradients", "learned"])
+@pytest.mark.parametrize(
+    "name",
+    ["accumulators", "gradients", "layers", "learned", "residuals", "statistics", "tables"],
+)
 def test_docstrings(name: str) -> None:
     module = importlib.import_module(f"mpelu.lab.inspecting.{name}")
     result = doctest.testmod(module, extraglobs=NAMES)

@@ -110,7 +110,7 @@ def test_recomputed_activations_count_once() -> None:
 
 
 def test_bad_loss(network: nn.Module) -> None:
-    with pytest.raises(ValueError, match=r"loss of one number .* got \[4, 3\]"):
+    with pytest.raises(ValueError, match=r"a scalar loss .* got shape \[4, 3\]"):
         gradient_norms(network, torch.ones(4, 6), lambda output: output)
     with pytest.raises(ValueError, match=r"got 1\.5"):
         gradient_norms(network, torch.ones(4, 6), lambda output: 1.5)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mpelu
-from mpelu.lab.inspecting import LayerStatistics, activation_statistics, streams
+from mpelu.lab.inspecting import LayerStatistics, accumulators, activation_statistics
 from mpelu.models.activations import SReLU
 
 
@@ -140,7 +140,7 @@ def test_any_split_into_batches_gives_the_same(
     generator = torch.Generator().manual_seed(seed)
     data = torch.randn(sum(sizes), 3, 2, generator=generator, dtype=torch.float64) + offset
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "_CHUNK", chunk)
+        patch.setattr(accumulators, "_CHUNK", chunk)
         split = only(nn.ELU(), data.split(sizes))
     output = nn.functional.elu(data)
     assert split.mean == pytest.approx(output.mean().item(), rel=1e-12, abs=1e-13)
@@ -249,7 +249,7 @@ def test_chosen_layers_also_with_parts(network: nn.Module) -> None:
     model = nn.Sequential(network)
     rows = activation_statistics(model, torch.randn(2, 3, 8, 8), layers=["0.2", "0"])
     assert [(row.name, row.kind) for row in rows] == [("0", "block"), ("0.2", "activation")]
-    with pytest.raises(ValueError, match=r"got '0\.22' \(closest: '0\.2'\)"):
+    with pytest.raises(ValueError, match=r"layers: unknown module '0\.22'; did you mean '0\.2'\?"):
         activation_statistics(model, torch.randn(2, 3, 8, 8), layers=["0.22"])
 
 
@@ -274,9 +274,9 @@ def test_values_that_overflowed_are_told_as_such() -> None:
     ("batches", "message"),
     [
         ([], "at least one batch, got none"),
-        (torch.empty(0, 3), r"batches with values, got one of shape \[0, 3\]"),
-        ([torch.empty(2, 3, device="meta")], "batches with memory, got one on meta"),
-        ([torch.tensor([[math.nan]])], "batches of numbers, got NaN"),
+        (torch.empty(0, 3), r"a batch with values, got shape \[0, 3\]"),
+        ([torch.empty(2, 3, device="meta")], "a batch with values, got one on meta"),
+        ([torch.tensor([[math.nan]])], "a batch without NaN, got NaN"),
         ([("a", 1)], "tensors in a batch, got tuple"),
     ],
 )
@@ -288,9 +288,9 @@ def test_bad_batches(batches: object, message: str) -> None:
 def test_bad_models() -> None:
     with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got builtin_function"):
         activation_statistics(torch.relu, torch.ones(1))
-    with pytest.raises(ValueError, match=r"got 0\.weight on meta"):
+    with pytest.raises(ValueError, match=r"0\.weight is on the meta device"):
         activation_statistics(nn.Sequential(nn.Linear(2, 2, device="meta")), torch.ones(1, 2))
-    with pytest.raises(ValueError, match="got a lazy weight"):
+    with pytest.raises(ValueError, match="weight is lazy; run the model once"):
         activation_statistics(nn.LazyLinear(2), torch.ones(1, 2))
 
 
