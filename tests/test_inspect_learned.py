@@ -30,14 +30,14 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_of_a_module() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), mpelu.MPELU(2, [0.5, 1.0], 2.0), nn.PReLU(2))
-    found = learned_parameters(model)
+    activation = mpelu.MPELU(2, [0.5, 1.0], 2.0)
+    found = learned_parameters(nn.Sequential(nn.Linear(2, 2), activation, nn.PReLU(2)))
     assert found.epochs == ()
     assert {name: values.tolist() for name, values in found.final.items()} == {
         "1.alpha": [0.5, 1.0], "1.beta": [2.0, 2.0], "2.weight": [0.25, 0.25],
     }  # fmt: skip
     found.final["1.alpha"][0] = 9
-    assert model[1].alpha[0] == 0.5
+    assert activation.alpha[0] == 0.5
     assert list(learned_parameters(mpelu.MPELU()).final) == ["alpha", "beta"]
 
 

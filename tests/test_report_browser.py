@@ -54,20 +54,22 @@ def report(window: driver.Browser, page: str) -> Iterator[driver.Browser]:
 
 
 def pixels(window: driver.Browser, series: str) -> list[tuple[float, float]]:
-    path = window.run(
+    path: str = window.run(
         "return document.querySelector(`#shape path[data-series='${arguments[0]}']`)"
         ".getAttribute('d')",
         series,
     )
-    return [tuple(map(float, pair.split())) for pair in re.split("[ML]", path)[1:]]
+    pairs = [pair.split() for pair in re.split("[ML]", path)[1:]]
+    return [(float(x), float(y)) for x, y in pairs]
 
 
 def lines(window: driver.Browser, figure: str) -> list[str]:
-    return window.run(
+    keys: list[str] = window.run(
         "return [...document.querySelectorAll(`#${arguments[0]} path.line`)]"
         ".map((path) => path.dataset.series)",
         figure,
     )
+    return keys
 
 
 def slider_to(window: driver.Browser, name: str, value: float) -> None:
@@ -257,7 +259,9 @@ def test_what_the_page_says(report: driver.Browser) -> None:
 
 
 def banner(window: driver.Browser) -> list[str]:
-    return window.run("return [...document.querySelectorAll('.smoke')].map((e) => e.textContent)")
+    script = "return [...document.querySelectorAll('.smoke')].map((e) => e.textContent)"
+    found: list[str] = window.run(script)
+    return found
 
 
 def test_a_measured_table_has_no_banner(report: driver.Browser) -> None:

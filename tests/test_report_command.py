@@ -154,7 +154,12 @@ def test_explore_writes_and_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: not opened.append(address))
+
+    def note(address: str) -> bool:
+        opened.append(address)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", note)
     page = tmp_path / "a folder" / "explorer.html"
     assert main(["explore", "-o", str(page)]) == 0
     assert opened == [page.as_uri()]
