@@ -45,14 +45,14 @@ class Chart {
       "div",
       { class: "tools" },
       this.spec.logToggle
-        ? checkbox(id + "-log", "log scale", this.logY, (on) => {
+        ? checkbox(id + "-log", "log y", this.logY, (on) => {
             this.logY = remember(id + "-log", on);
             this.look(null);
           })
         : null,
       button("+", () => this.zoom(0.5), name("Zoom in")),
       button("−", () => this.zoom(2), name("Zoom out")),
-      button("Reset", () => this.look(null), name("Reset zoom")),
+      button("↺", () => this.look(null), name("Reset zoom")),
       button("SVG", () => saveSvg(this.drawing, title, this.entries()), name("Save as SVG")),
       button("PNG", () => savePng(this.drawing, title, this.entries()), name("Save as PNG")),
     );
