@@ -28,7 +28,7 @@ EXPLORER_NAME = "mpelu-explorer.html"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class WrittenReport:
     """What `write_report` wrote."""
 
     page: Path
@@ -38,7 +38,7 @@ class Report:
     """What is missing or damaged, a line each."""
 
 
-def write_report(folders: Sequence[Path], out: Path = Path("report")) -> Report:
+def write_report(folders: Sequence[Path], out: Path = Path("report")) -> WrittenReport:
     """Writes a page that shows all runs and reproduced tables in the folders.
 
     A cache next to the page makes the next report of the same runs faster.
@@ -62,7 +62,7 @@ def write_report(folders: Sequence[Path], out: Path = Path("report")) -> Report:
         cache.save()
     except OSError as error:
         raise _write_error(page, error) from error
-    return Report(
+    return WrittenReport(
         page=page,
         tables=sum(not result["problem"] for result in collected["results"]),
         runs=len(collected["runs"]),
