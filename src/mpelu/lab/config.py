@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.errors import UserError, choose
 
-DATA = ("digits", "cifar10", "cifar100", "folder")
+DATA = tuple(DATA_SETS)
 PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")
 AUGMENT = ("none", "pad-crop-flip", "crop-flip")
 INIT = ("own", "taylor", "exact", "msra", "xavier", "gaussian", "lsuv")

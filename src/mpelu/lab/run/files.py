@@ -13,7 +13,7 @@ from mpelu.lab.errors import UserError
 TEMPORARY = ".tmp"
 
 
-def write(path: Path, data: bytes | str, *, lasting: bool = True) -> None:
+def write(path: Path, data: bytes | str, *, lasting: bool = True, shared: bool = False) -> None:
     """Writes a temporary file beside the path, syncs it, renames it to the path.
 
     Whatever happens on the way, the path holds what it held before or all of the data.
@@ -22,11 +22,13 @@ def write(path: Path, data: bytes | str, *, lasting: bool = True) -> None:
         path: of the file.
         data: all of it.
         lasting: also through a loss of power; without, no time is spent on waiting for the disk.
+        shared: whether other processes may write the same file at the same time.
 
     Raises:
         OSError: and the temporary file is gone.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    own = f".{os.getpid()}" if shared else ""
+    temporary = path.with_name(path.name + own + TEMPORARY)
     try:
         with open(temporary, "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)

@@ -10,6 +10,7 @@ import torch
 
 from mpelu.lab import data
 from mpelu.lab.config import Config
+from mpelu.lab.data.download import show_progress
 from mpelu.lab.training import events, memory, network, optimizer
 from mpelu.lab.training.distributed import World, join
 from mpelu.lab.training.order import batches_of
@@ -59,7 +60,13 @@ def prepare(
     # The network's name is looked up before what may be a long download.
     network.check_name(config)
     dataset = world.in_turn(
-        lambda: data.load(config, world.device, mirror=mirror, quiet=quiet or not world.is_main)
+        lambda: data.load(
+            config,
+            world.device,
+            download=True,
+            mirror=mirror,
+            progress=None if quiet or not world.is_main else show_progress,
+        )
     )
     example = example_for(config, dataset) if config.init == "lsuv" else None
     channels, size = dataset.channels, dataset.size

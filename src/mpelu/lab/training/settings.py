@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from mpelu.lab.config import Config
-from mpelu.lab.data import whiten
-from mpelu.lab.data.augment import PAD
-from mpelu.lab.data.shapes import sides
+from mpelu.lab.data.augment import PADDING
+from mpelu.lab.data.preprocess import CONTRAST_NORM, ZCA_EPSILON
+from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.schedule import Schedule
 
@@ -67,11 +67,11 @@ def _network(config: Config, model: nn.Module) -> str:
 
 
 def _preprocessing(config: Config, dataset: Dataset) -> str:
-    whole, _ = sides(config)
+    whole, _ = image_sizes(config)
     text = {
         "channel": "channel: (x - mean) / std",
-        "gcn-zca": f"gcn-zca: contrast normalised to norm {whiten.SCALE:g}, whitened, "
-        f"{whiten.BIAS:g} added to the eigenvalues",
+        "gcn-zca": f"gcn-zca: contrast normalised to norm {CONTRAST_NORM:g}, whitened, "
+        f"{ZCA_EPSILON:g} added to the eigenvalues",
         "mean-image": "mean-image: x - the mean image of the training set",
         "none": "none: x / 255",
     }[config.preprocess]
@@ -85,10 +85,10 @@ def _preprocessing(config: Config, dataset: Dataset) -> str:
 
 
 def _augmentation(config: Config) -> str:
-    whole, size = sides(config)
+    whole, size = image_sizes(config)
     if config.augment == "none":
         return "none" if size == whole else f"none: the middle {size} x {size} of {whole} x {whole}"
-    pad = f"{PAD[config.augment]} pixels of padding, " if PAD[config.augment] else ""
+    pad = f"{PADDING[config.augment]} pixels of padding, " if PADDING[config.augment] else ""
     return (
         f"{config.augment}: {pad}random {size} x {size} crop of {whole} x {whole}, "
         "mirrored with probability 1/2"
