@@ -87,7 +87,7 @@ def server() -> Iterator[Server]:
 
 
 def fetch(
-    server: Server, folder: Path, md5: str = MD5, progress: download.Progress | None = None
+    server: Server, folder: Path, md5: str = MD5, progress: download.DownloadProgress | None = None
 ) -> Path:
     path = folder / "new" / "file.bin"
     download.fetch(f"{server.address}/file.bin", path, md5=md5, progress=progress)

@@ -15,13 +15,15 @@ from train_helpers import equal, final, small, status
 
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import checkpoint
-from mpelu.lab.training.engine import resume, train
+from mpelu.lab.run.folder import CHECKPOINTS
+from mpelu.lab.training.display import Lines
+from mpelu.lab.training.launch import resume, train
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "whole"
-    train(small(), run, quiet=True)
+    train(small(), run)
     return run
 
 
@@ -38,15 +40,15 @@ def stopped(whole, tmp_path):
 
 def test_the_last_two_and_the_best_are_kept(tmp_path):
     run = tmp_path / "run"
-    (run / checkpoint.FOLDER).mkdir(parents=True)
+    (run / CHECKPOINTS).mkdir(parents=True)
     for step in (1, 2, 3, 4, 5):
         contents = {"format": 1, "model": {"weight": torch.full((2,), float(step))}}
         checkpoint.save(run, step, contents, best=step in (1, 2))
     assert checkpoint.steps_of(run) == [4, 5]
     names = {"step-00000004", "step-00000005", "best"}
-    assert {path.stem for path in (run / checkpoint.FOLDER).glob("*.pt")} == names
-    assert {path.stem for path in (run / checkpoint.FOLDER).glob("*.safetensors")} == names
-    assert checkpoint.load(run / checkpoint.FOLDER / "best.pt")["model"]["weight"][0] == 2
+    assert {path.stem for path in (run / CHECKPOINTS).glob("*.pt")} == names
+    assert {path.stem for path in (run / CHECKPOINTS).glob("*.safetensors")} == names
+    assert checkpoint.load(run / CHECKPOINTS / "best.pt")["model"]["weight"][0] == 2
     weights = load_file(checkpoint.path_of(run, 5).with_suffix(".safetensors"))
     assert weights["weight"].tolist() == [5.0, 5.0]
 
@@ -72,7 +74,7 @@ def test_any_changed_byte_is_found(whole, tmp_path):
         path.write_bytes(changed)
         try:
             after = checkpoint.load(path)
-        except checkpoint.Damaged:
+        except checkpoint.CheckpointError:
             found += 1
         else:  # a byte that holds nothing, such as padding
             assert equal(after, before), place
@@ -84,7 +86,7 @@ def test_any_shorter_file_is_found(whole, tmp_path):
     path = tmp_path / "short.pt"
     for length in (0, 1, 100, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:length])
-        with pytest.raises(checkpoint.Damaged):
+        with pytest.raises(checkpoint.CheckpointError):
             checkpoint.load(path)
 
 
@@ -96,20 +98,20 @@ def damage(path):
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(whole, stopped, capsys):
     damage(checkpoint.path_of(stopped, 15))
-    resume(stopped)
+    resume(stopped, display=Lines())
     captured = capsys.readouterr()
     assert "step-00000015.pt can't be used: the checksum of" in captured.err
-    assert "going on after step 10" in captured.out
+    assert "resuming after step 10" in captured.out
     assert checkpoint.path_of(stopped, 15).with_name("step-00000015.pt.damaged").exists()
     assert equal(final(stopped), final(whole))
 
 
 def test_no_checkpoint_that_can_be_used(stopped):
-    for path in (stopped / checkpoint.FOLDER).glob("*.pt"):
+    for path in (stopped / CHECKPOINTS).glob("*.pt"):
         damage(path)
     before = sorted(stopped.rglob("*"))
     with pytest.raises(UserError, match="expected a checkpoint that can be used, got none"):
-        resume(stopped, quiet=True)
+        resume(stopped)
     assert sorted(stopped.rglob("*")) == before
 
 
@@ -135,36 +137,36 @@ def test_a_malicious_checkpoint_is_refused_and_its_payload_does_not_run(
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("archive/data.pkl", pickle.dumps(contents, protocol=2))
             archive.writestr("archive/version", "3\n")
-    resume(stopped, quiet=True)
+    resume(stopped, display=Lines())
     assert "step-00000015.pt can't be used" in capsys.readouterr().err
     assert not harm.exists()
     assert equal(final(stopped), final(whole))
 
 
 def test_a_checkpoint_of_another_run_is_not_used(tmp_path, whole, stopped, capsys):
-    train(small(lr=0.2), tmp_path / "other", quiet=True)
+    train(small(lr=0.2), tmp_path / "other")
     shutil.copy(checkpoint.path_of(tmp_path / "other", 15), checkpoint.path_of(stopped, 15))
-    resume(stopped, quiet=True)
-    assert "it belongs to a run of another config" in capsys.readouterr().err
+    resume(stopped, display=Lines())
+    assert "it belongs to a run with other settings" in capsys.readouterr().err
     assert equal(final(stopped), final(whole))
 
 
 def test_a_log_that_lost_lines_is_told(whole, stopped, capsys):
     lines = (stopped / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (stopped / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
-    resume(stopped, quiet=True)
-    assert "metrics.jsonl has lost lines" in capsys.readouterr().err
+    resume(stopped, display=Lines())
+    assert "metrics.jsonl is shorter than it was then" in capsys.readouterr().err
     assert equal(final(stopped), final(whole))
 
 
 def test_killed_between_the_last_checkpoint_and_the_end(whole, stopped):
-    resume(stopped, quiet=True)
+    resume(stopped)
     assert status(stopped)["state"] == "finished"
     assert equal(final(stopped), final(whole))
 
 
 def test_weights_of_a_save_that_was_cut_off_go_with_the_next(tmp_path):
-    (tmp_path / checkpoint.FOLDER).mkdir()
+    (tmp_path / CHECKPOINTS).mkdir()
     alone = checkpoint.path_of(tmp_path, 2).with_suffix(".safetensors")
     alone.write_bytes(b"")
     kept = alone.with_name("step-00000001.pt.damaged")

@@ -1,35 +1,75 @@
-"""All that decides how a run ends, as one value. Written to config.json, read back from it.
+"""The configuration of a run: every setting, stated once.
 
-Nothing here imports torch: the command line is made from these fields.
+`Config` is the run. It is written to config.json and read back from it. Each field carries its
+help, bounds and choices, its group on the help page, and whether it decides the result. The
+command line, the validation, the printed settings, the comparison of two configs, the estimates
+and the fingerprint of a checkpoint are all made from these fields.
+
+Importing this module doesn't import torch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from mpelu.lab.data.registry import DATA_SETS
+from mpelu.lab.data.registry import HINT as DATA_HINT
 from mpelu.lab.errors import UserError, choose
 
 DATA = tuple(DATA_SETS)
 PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")
 AUGMENT = ("none", "pad-crop-flip", "crop-flip")
 INIT = ("own", "taylor", "exact", "msra", "xavier", "gaussian", "lsuv")
-MODES = ("fan_in", "fan_out", "average")
+INIT_MODES = ("fan_in", "fan_out", "average")
 PRECISIONS = ("fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda")
 
+GROUPS = ("common options", "data", "network", "optimization", "execution")
+"""Titles on the help page, in order."""
+_COMMON, _DATA, _NETWORK, _OPTIMIZATION, _EXECUTION = GROUPS
 
-def _option(
-    help: str, default: Any, choices: tuple[str, ...] | None = None, unset: str = "none"
-) -> Any:
-    """A field with its help, and what stands for None or nothing in it."""
-    metadata = {"help": help, "choices": choices, "unset": unset}
+FINGERPRINT_VERSION = 2
+_LARGEST = 10**9
+"""Bound on numbers without a bound of their own, so that products fit in float32 and int64."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldInfo:
+    """What is known about a field of Config besides its type and default."""
+
+    help: str
+    group: str
+    label: str = ""
+    """Name in running text; the field's name with spaces if empty."""
+    unset: str = "none"
+    """What the help shows as the default where the default is None or empty."""
+    choices: tuple[str, ...] | None = None
+    noun: str = ""
+    """What the choices are, for error messages."""
+    hint: str = ""
+    least: float | None = None
+    above: float | None = None
+    below: float | None = None
+    most: float = _LARGEST
+    decides: bool = True
+    """Whether weights or metrics depend on it. The others may change when a run is resumed."""
+    is_length: bool = False
+    """Whether it only says when the run ends. It may grow when a run is resumed."""
+    costs: bool = False
+    """Whether the time of a training step depends on it."""
+    was: str = ""
+    """The field's name in config.json of schema 1, if it was another."""
+
+
+def _field(default: Any, help: str, group: str, **more: Any) -> Any:
+    metadata = {"info": FieldInfo(help=help, group=group, **more)}
     if default == {}:
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -37,147 +77,255 @@ def _option(
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Config:
-    """A run, complete: the same values give the same weights (on the same machine and threads)."""
+    """A complete run. On the same CPU with the same number of threads, it gives the same bits.
 
-    data: str = _option("data set", "digits", DATA)
-    data_dir: str | None = _option("where the data lies or is downloaded to", None)
-    image_size: int | None = _option(
-        "scale images to this side first", None, unset="as they are; folder: 256"
-    )
-    crop: int | None = _option(
-        "side of the crop the network sees", None, unset="the whole; folder: 224"
-    )
-    preprocess: str = _option(
-        "channel (mean 0, std 1), gcn-zca (whitened), mean-image (subtracted) or none (x / 255)",
-        "channel",
-        PREPROCESS,
-    )
-    augment: str = _option(
-        "none, pad-crop-flip (pad by 4 first) or crop-flip; random crops", "none", AUGMENT
-    )
-    train_limit: int | None = _option("take the first N training images only", None, unset="all")
-    test_limit: int | None = _option("take the first N test images only", None, unset="all")
+    Raises:
+        UserError: for a value of the wrong type, out of bounds, or in conflict with another.
 
-    model: str = _option("network, one of those `mpelu models` lists", "resnet-20")
-    model_options: dict[str, Any] = _option("the network's own options, as width=32", {})  # noqa: RUF009
-    activation: str | None = _option(
-        "relu, leaky_relu, prelu, rrelu, elu, srelu or mpelu", None, unset="the network's own"
-    )
-    alpha: float | None = _option("(initial) alpha of the activation", None, unset="the network's")
-    beta: float | None = _option("initial beta of MPELU", None, unset="1")
-    init: str = _option("initialization; own: the one the paper gives the network", "own", INIT)
-    init_mode: str = _option("n of the initialization's rule", "fan_in", MODES)
-    init_std: float = _option("standard deviation of --init gaussian", 0.01)
-    linear_std: tuple[float, ...] | None = _option(
-        "standard deviation of each linear layer", None, unset="the initialization's"
-    )
+    Example:
+        >>> Config(model="resnet-20", activation="mpelu", epochs=5).lr
+        0.1
+    """
 
-    epochs: int | None = _option(
-        "passes over the training set", None, unset="30, unless --iterations"
+    data: str = _field(
+        "digits", "data set", _COMMON, choices=DATA, noun="data set",
+        hint=DATA_HINT, costs=True,
+    )  # fmt: skip
+    data_dir: str | None = _field(
+        None, "directory the data is in, or is downloaded to", _COMMON, decides=False
     )
-    iterations: int | None = _option("training steps, in place of epochs", None)
-    batch_size: int = _option("images a step, over all processes", 128)
-    accumulate: int = _option("parts a batch is computed in, to save memory", 1)
-    lr: float = _option("learning rate", 0.1)
-    milestones: tuple[int, ...] = _option(
-        "after so many epochs (or iterations) the learning rate falls", ()
-    )
-    gamma: float = _option("what it is multiplied by then", 0.1)
-    warmup: int = _option("epochs (or iterations) of warm-up", 0)
-    warmup_lr: float = _option("learning rate during warm-up", 0.01)
-    momentum: float = _option("of SGD", 0.9)
-    nesterov: bool = _option("Nesterov's momentum", False)
-    weight_decay: float = _option("of all parameters", 1e-4)
-    activation_lr_mult: float = _option("learning rate of alpha and beta, times this", 5.0)
-    activation_decay_mult: float = _option(
-        "weight decay of alpha and beta, and of the slopes of PReLU, times this", 1.0
-    )
-    beta_decay_mult: float | None = _option(
-        "weight decay of beta, times this", None, unset="as alpha's"
-    )
-    bias_lr_mult: float = _option("learning rate of biases, times this", 1.0)
-    bias_decay_mult: float = _option("weight decay of biases, times this", 1.0)
-    last_lr_mult: float | None = _option(
-        "learning rate of the last layer, times this", None, unset="as all layers"
+    image_size: int | None = _field(
+        None, "resize images to this height and width first", _DATA, label="image size", least=1,
+        unset="keep the size; 256 for folder", costs=True,
+    )  # fmt: skip
+    crop: int | None = _field(
+        None, "height and width of the crop the network sees", _DATA, label="crop size", least=1,
+        unset="the whole image; 224 for folder", costs=True,
+    )  # fmt: skip
+    preprocess: str = _field(
+        "channel", "channel (zero mean, unit variance per channel), gcn-zca (contrast "
+        "normalization and whitening), mean-image (subtract the mean image) or none (divide by "
+        "255)", _DATA, label="preprocessing", choices=PREPROCESS,
+    )  # fmt: skip
+    augment: str = _field(
+        "none", "random crops and flips: none, pad-crop-flip (pads by 4 pixels first) or "
+        "crop-flip", _DATA, label="augmentation", choices=AUGMENT,
+    )  # fmt: skip
+    train_limit: int | None = _field(
+        None, "use only the first N training images", _DATA, label="training images", least=1,
+        unset="all",
+    )  # fmt: skip
+    test_limit: int | None = _field(
+        None, "use only the first N test images", _DATA, label="test images", least=1, unset="all"
     )
 
-    precision: str = _option("fp32, or autocast to bf16 or fp16", "fp32", PRECISIONS)
-    channels_last: bool = _option("channels_last memory format", False)
-    compile: bool = _option("torch.compile the network", False)
-    checkpointing: bool = _option("recompute activations in backward, to save memory", False)
-    threads: int | None = _option("CPU threads", None, unset="torch's choice")
-    device: str = _option("auto (a GPU if there is one), cpu or cuda", "auto", DEVICES)
-
-    seed: int = _option("of everything random", 0)
-    log_every: int = _option("steps between lines of the log", 50)
-    test_every: int | None = _option(
-        "epochs (or iterations) between tests", None, unset="1 epoch or 1000 iterations"
+    model: str = _field(
+        "resnet-20", "network; `mpelu models` lists them", _COMMON, label="network", costs=True
     )
-    checkpoint_every: int = _option("steps between checkpoints, besides one at each test", 1000)
+    model_options: dict[str, Any] = _field(  # noqa: RUF009
+        {}, "options of the network, for example width=32", _NETWORK, label="network options",
+        costs=True,
+    )  # fmt: skip
+    activation: str | None = _field(
+        None, "activation: relu, leaky_relu, prelu, rrelu, elu, srelu or mpelu", _COMMON,
+        unset="the one the paper uses in the network", costs=True,
+    )  # fmt: skip
+    alpha: float | None = _field(
+        None, "initial alpha of the activation", _NETWORK, unset="the network's default"
+    )
+    beta: float | None = _field(None, "initial beta of MPELU", _NETWORK, unset="1")
+    init: str = _field(
+        "own", "weight initialization; own is the one the paper uses for the network", _COMMON,
+        label="initialization", choices=INIT, noun="initialization",
+    )  # fmt: skip
+    init_mode: str = _field(
+        "fan_in", "what --init taylor, exact and msra count: fan_in, fan_out or average",
+        _NETWORK, label="initialization mode", choices=INIT_MODES,
+    )  # fmt: skip
+    init_std: float = _field(
+        0.01, "standard deviation of --init gaussian", _NETWORK,
+        label="standard deviation of the initialization", above=0,
+    )  # fmt: skip
+    linear_std: tuple[float, ...] | None = _field(
+        None, "standard deviation of each linear layer's weights", _NETWORK,
+        label="standard deviations of linear layers", unset="set by --init", least=0,
+    )  # fmt: skip
+
+    epochs: int | None = _field(
+        None, "passes over the training set", _COMMON, unset="30, unless --iterations is given",
+        least=1, is_length=True,
+    )  # fmt: skip
+    iterations: int | None = _field(
+        None, "training steps, instead of epochs", _OPTIMIZATION, least=1, is_length=True
+    )
+    batch_size: int = _field(
+        128, "images per step, across all processes", _COMMON, label="batch size", least=1,
+        costs=True,
+    )  # fmt: skip
+    accumulate: int = _field(
+        1, "gradient accumulation steps per batch", _OPTIMIZATION,
+        label="gradient accumulation steps", least=1,
+    )  # fmt: skip
+    lr: float = _field(0.1, "learning rate", _COMMON, label="learning rate", above=0)
+    milestones: tuple[int, ...] = _field(
+        (), "epochs (or iterations) after which the learning rate is multiplied by --gamma",
+        _OPTIMIZATION, least=1,
+    )  # fmt: skip
+    gamma: float = _field(
+        0.1, "factor applied to the learning rate at each milestone", _OPTIMIZATION, above=0
+    )
+    warmup: int = _field(
+        0, "epochs (or iterations) of warm-up", _OPTIMIZATION, label="warm-up", least=0
+    )
+    warmup_lr: float = _field(
+        0.01, "learning rate during warm-up", _OPTIMIZATION, label="warm-up learning rate", above=0
+    )
+    momentum: float = _field(0.9, "momentum of SGD", _OPTIMIZATION, least=0, below=1)
+    nesterov: bool = _field(False, "use Nesterov momentum", _OPTIMIZATION, label="Nesterov")
+    weight_decay: float = _field(1e-4, "weight decay", _OPTIMIZATION, least=0)
+    activation_lr_mult: float = _field(
+        5.0, "learning rate multiplier of alpha and beta", _OPTIMIZATION,
+        label="learning rate multiplier of alpha and beta", least=0,
+    )  # fmt: skip
+    activation_decay_mult: float = _field(
+        1.0, "weight decay multiplier of alpha, beta and PReLU's slopes", _OPTIMIZATION,
+        label="weight decay multiplier of alpha and beta", least=0,
+    )  # fmt: skip
+    beta_decay_mult: float | None = _field(
+        None, "weight decay multiplier of beta", _OPTIMIZATION,
+        label="weight decay multiplier of beta", unset="as for alpha", least=0,
+    )  # fmt: skip
+    bias_lr_mult: float = _field(
+        1.0, "learning rate multiplier of biases", _OPTIMIZATION,
+        label="learning rate multiplier of biases", least=0,
+    )  # fmt: skip
+    bias_decay_mult: float = _field(
+        1.0, "weight decay multiplier of biases", _OPTIMIZATION,
+        label="weight decay multiplier of biases", least=0,
+    )  # fmt: skip
+    last_lr_mult: float | None = _field(
+        None, "learning rate multiplier of the last layer", _OPTIMIZATION,
+        label="learning rate multiplier of the last layer", unset="1", least=0,
+    )  # fmt: skip
+
+    precision: str = _field(
+        "fp32", "fp32, or autocast to bf16 or fp16", _EXECUTION, choices=PRECISIONS, costs=True
+    )
+    channels_last: bool = _field(False, "use the channels_last memory format", _EXECUTION)
+    compile: bool = _field(False, "compile the network with torch.compile", _EXECUTION)
+    gradient_checkpointing: bool = _field(
+        False, "recompute activations in the backward pass to save memory", _EXECUTION,
+        costs=True, was="checkpointing",
+    )  # fmt: skip
+    threads: int | None = _field(
+        None, "CPU threads", _EXECUTION, unset="torch's choice", least=1, most=1024, decides=False
+    )
+    device: str = _field(
+        "auto", "auto (the GPU if there is one), cpu or cuda", _EXECUTION, choices=DEVICES,
+        decides=False,
+    )  # fmt: skip
+
+    seed: int = _field(0, "random seed", _COMMON, least=0, most=2**63 - 1)
+    log_every: int = _field(
+        50, "steps between progress lines and entries of metrics.jsonl", _EXECUTION, least=1
+    )
+    test_every: int | None = _field(
+        None, "epochs (or iterations) between tests", _EXECUTION, least=1,
+        unset="1 epoch, or 1000 iterations",
+    )  # fmt: skip
+    checkpoint_every: int = _field(
+        1000, "steps between checkpoints; every test is followed by one too", _EXECUTION, least=1,
+        decides=False,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check_type(each.name, getattr(self, each.name), _HINTS[each.name])
-            choices = each.metadata["choices"]
-            if choices is not None:
-                choose(each.name, getattr(self, each.name), choices)
+        for name, info in FIELDS.items():
+            _check(name, getattr(self, name), info)
         if self.epochs is None and self.iterations is None:
             object.__setattr__(self, "epochs", 30)
         if self.epochs is not None and self.iterations is not None:
             raise UserError(
-                f"expected epochs or iterations, got both: {self.epochs} and {self.iterations}"
+                f"expected epochs or iterations, got both ({self.epochs} and {self.iterations})",
+                field="epochs",
             )
-        for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"{name}: expected a number >= {least}, got {value}")
-        for name, most in _AT_MOST.items():
-            value = getattr(self, name)
-            if value is not None and value > most:
-                raise UserError(f"{name}: expected a number <= {most}, got {value}")
-        if self.test_every is None:
-            usual = 1 if self.iterations is None else min(1000, self.iterations)
-            object.__setattr__(self, "test_every", usual)
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if not value > 0:
-                raise UserError(f"{name}: expected a number > 0, got {value:g}")
         if self.accumulate > self.batch_size:
             raise UserError(
-                f"accumulate: expected at most the batch size, {self.batch_size}, "
-                f"got {self.accumulate}"
+                f"expected at most the batch size, {self.batch_size}, got {self.accumulate}",
+                field="accumulate",
             )
-        rising = list(self.milestones) == sorted(set(self.milestones))
-        if not rising or min(self.milestones, default=1) < 1:
-            raise UserError(f"milestones: expected rising numbers >= 1, got {self.milestones}")
-        if min(self.linear_std or (), default=0) < 0:
-            raise UserError(f"linear_std: expected numbers >= 0, got {self.linear_std}")
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"momentum: expected a number from 0 to below 1, got {self.momentum:g}")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise UserError(
+                f"expected increasing numbers, got {_shown(self.milestones)}", field="milestones"
+            )
         if self.nesterov and self.momentum == 0:
-            raise UserError("nesterov: expected a momentum > 0, got 0")
+            raise UserError("expected a momentum above 0 with it, got 0", field="nesterov")
+
+    @property
+    def test_interval(self) -> int:
+        """Epochs, or iterations, between tests."""
+        if self.test_every is not None:
+            return self.test_every
+        return 1 if self.iterations is None else min(1000, self.iterations)
+
+    @property
+    def length_unit(self) -> str:
+        """ "epoch" or "iteration": what milestones, warmup and test_every count."""
+        return "epoch" if self.iterations is None else "iteration"
+
+    def fingerprint(self, version: int = FINGERPRINT_VERSION) -> str:
+        """SHA-256 of all that decides weights and metrics, but not when the run ends.
+
+        Version 2 leaves out fields that have their default, so a new field keeps old
+        fingerprints valid. Version 1 covered every field of its time but `data_dir`.
+        """
+        if version == 1:
+            values = {
+                FIELDS[name].was or name: value
+                for name, value in asdict(self).items()
+                if name in _FIELDS_1
+            }
+            values["test_every"] = self.test_interval
+            text = json.dumps(values, sort_keys=True)
+        else:
+            text = json.dumps(
+                {
+                    name: getattr(self, name)
+                    for name, info in FIELDS.items()
+                    if info.decides and not info.is_length
+                    if getattr(self, name) != _DEFAULTS[name]
+                },
+                sort_keys=True,
+            )
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """As config.json holds it."""
+        """All fields as a JSON object."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Config:
-        """Raises UserError for anything but a complete config of this version."""
+        """From a JSON object with some or all of the fields.
+
+        Raises:
+            UserError: for anything else, an unknown field or a bad value.
+        """
         try:
             values = json.loads(text)
         except ValueError as error:
-            raise UserError(f"config: expected JSON, got {error}") from None
+            raise UserError(f"expected JSON, got {error}", field="config") from None
         if not isinstance(values, dict):
-            raise UserError(f"config: expected an object, got {type(values).__name__}")
+            raise UserError(f"expected an object, got {type(values).__name__}", field="config")
         return cls.from_values(values)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Config:
-        """From a mapping with some or all of the fields; lists become tuples."""
-        names = [each.name for each in fields(cls)]
+        """From a mapping with some or all of the fields; lists become tuples.
+
+        Raises:
+            UserError: for an unknown field or a bad value.
+        """
         for name in values:
-            choose("config", name, names)
+            choose("config", name, FIELDS, noun="field")
         fitted: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
@@ -185,18 +333,51 @@ class Config:
         return cls(**fitted)
 
 
-_HINTS = typing.get_type_hints(Config)
-_AT_LEAST = {
-    "image_size": 1, "crop": 1, "train_limit": 1, "test_limit": 1, "epochs": 1, "iterations": 1,
-    "batch_size": 1, "accumulate": 1, "warmup": 0, "momentum": 0, "weight_decay": 0,
-    "activation_lr_mult": 0, "activation_decay_mult": 0, "beta_decay_mult": 0,
-    "bias_lr_mult": 0, "bias_decay_mult": 0, "last_lr_mult": 0, "threads": 1, "seed": 0,
-    "log_every": 1, "test_every": 1, "checkpoint_every": 1,
-}  # fmt: skip
-_POSITIVE = ("lr", "gamma", "warmup_lr", "init_std")
-_AT_MOST = {"threads": 1024, "seed": 2**63 - 1}
-_LARGEST = 10**9
-"""Of all other numbers: what float32 and int64 hold, also where some are multiplied."""
+FIELDS: dict[str, FieldInfo] = {each.name: each.metadata["info"] for each in fields(Config)}
+"""Of every field, in order."""
+TYPES: dict[str, Any] = typing.get_type_hints(Config)
+_DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
+_FIELDS_1 = frozenset(FIELDS) - {"data_dir"}
+"""The fields of the first schema. A field added later is to be taken out here."""
+
+
+def label(name: str) -> str:
+    """A field's name in running text: "batch size" for ``batch_size``."""
+    return FIELDS[name].label or name.replace("_", " ")
+
+
+def differing(one: Config, other: Config, *, deciding: bool = False) -> list[str]:
+    """Names of the fields in which two configs differ; only those that decide the result if so."""
+    return [
+        name
+        for name, info in FIELDS.items()
+        if getattr(one, name) != getattr(other, name) and (info.decides or not deciding)
+    ]
+
+
+def _check(name: str, value: Any, info: FieldInfo) -> None:
+    _check_type(name, value, TYPES[name])
+    if info.choices is not None:
+        choose(name, value, info.choices, noun=info.noun, hint=info.hint)
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            _check_bounds(name, number, info)
+
+
+def _check_bounds(name: str, number: float, info: FieldInfo) -> None:
+    expected = None
+    if not math.isfinite(number):
+        expected = "a finite number"
+    elif info.least is not None and number < info.least:
+        expected = f"a number >= {info.least:g}"
+    elif info.above is not None and number <= info.above:
+        expected = f"a number > {info.above:g}"
+    elif info.below is not None and number >= info.below:
+        expected = f"a number < {info.below:g}"
+    elif abs(number) > info.most:
+        expected = f"a number <= {info.most:,}"
+    if expected is not None:
+        raise UserError(f"expected {expected}, got {number}", field=name)
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
@@ -205,22 +386,19 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
     number = float in plain and isinstance(value, (int, float))
     fits = bool in plain if isinstance(value, bool) else number or isinstance(value, tuple(plain))
     if not fits:
-        expected = " or ".join("none" if each is type(None) else each.__name__ for each in plain)
-        raise UserError(f"{name}: expected {expected}, got {value!r}")
+        expected = " or ".join(_TYPE_NAMES[each] for each in plain)
+        raise UserError(f"expected {expected}, got {value!r}", field=name)
     if isinstance(value, tuple):
         (kind,) = (each for each in allowed if typing.get_origin(each) is tuple)
         for each in value:
             _check_type(name, each, typing.get_args(kind)[0])
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{name}: expected a finite number, got {value}")
-    elif isinstance(value, (int, float)) and name not in _AT_MOST and abs(value) > _LARGEST:
-        raise UserError(f"{name}: expected a number of at most {_LARGEST:,}, got {value}")
 
 
-def difference(old: Config, new: Config) -> list[str]:
-    """The fields in which two configs differ, one text each."""
-    return [
-        f"{each.name}: {getattr(old, each.name)!r} in the run, {getattr(new, each.name)!r} given"
-        for each in fields(Config)
-        if getattr(old, each.name) != getattr(new, each.name)
-    ]
+_TYPE_NAMES = {
+    int: "an integer", float: "a number", str: "a string", bool: "True or False",
+    tuple: "a sequence", dict: "a mapping", type(None): "None",
+}  # fmt: skip
+
+
+def _shown(value: tuple[Any, ...]) -> str:
+    return ", ".join(str(each) for each in value)

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check_run(folder: Path, fields: dict[str, Any]) -> None:
-    from mpelu.lab.run import runs
+    from mpelu.lab.run import folder as runs
 
     others = [name for name in fields if name not in _DATA]
     if others:

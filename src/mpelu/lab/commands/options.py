@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from mpelu.lab.config import Config
+from mpelu.lab.config import FIELDS, TYPES, Config
 
-_HINTS = typing.get_type_hints(Config)
 NAMES = tuple(each.name for each in fields(Config))
 
 
@@ -35,15 +34,16 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _add(parser: argparse._ActionsContainer, each: Field[Any]) -> None:
-    hint, choices = _HINTS[each.name], each.metadata["choices"]
+    hint, info = TYPES[each.name], FIELDS[each.name]
+    choices = info.choices
     default = {} if each.default is MISSING else each.default
-    text = each.metadata["help"].replace("%", "%%")
+    text = info.help.replace("%", "%%")
     if choices is not None and not all(choice in text for choice in choices):
         text += f": {', '.join(choices)}"
     settings: dict[str, Any] = {
         "dest": each.name,
         "default": argparse.SUPPRESS,
-        "help": f"{text} [{_shown(default, each.metadata['unset'])}]",
+        "help": f"{text} [{_shown(default, info.unset)}]",
     }
     flag = f"--{each.name.replace('_', '-')}"
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)

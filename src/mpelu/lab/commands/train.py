@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ from mpelu.lab.commands.options import add_config, given
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.presets import PRESETS, preset
+from mpelu.lab.run.files import read_json
+from mpelu.lab.run.folder import migrate_config
 
 EVERYDAY = (
     "model", "data", "data_dir", "activation", "init", "epochs", "batch_size", "lr", "seed",
@@ -28,7 +29,7 @@ GROUPS = {
         "beta_decay_mult", "bias_lr_mult", "bias_decay_mult", "last_lr_mult",
     ),
     "running": (
-        "precision", "channels_last", "compile", "checkpointing", "threads", "device",
+        "precision", "channels_last", "compile", "gradient_checkpointing", "threads", "device",
         "log_every", "test_every", "checkpoint_every",
     ),
 }  # fmt: skip
@@ -70,24 +71,26 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from mpelu.lab.training.display import for_terminal
+
     values = given(arguments)
     how = {
         "mirror": arguments.mirror,
-        "quiet": arguments.quiet,
+        "display": None if arguments.quiet else for_terminal(),
         "tensorboard": arguments.tensorboard,
     }
     if arguments.resume is not None:
         for name in ("preset", "config", "out"):
             if getattr(arguments, name) is not None:
                 raise UserError(f"--resume: expected no --{name} beside it, got one")
-        from mpelu.lab.training import engine
+        from mpelu.lab.training import launch
 
-        return engine.resume(arguments.resume, changes=values, **how).exit_code
+        return launch.resume(arguments.resume, changes=values, **how).exit_code
     config = Config.from_values({**_base(arguments), **values})
     out = arguments.out or default_out(config)
-    from mpelu.lab.training import engine
+    from mpelu.lab.training import launch
 
-    return engine.train(config, out, **how).exit_code
+    return launch.train(config, out, **how).exit_code
 
 
 def _base(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -109,9 +112,9 @@ def _base(arguments: argparse.Namespace) -> dict[str, Any]:
         return base
     if arguments.config is not None:
         try:
-            return asdict(Config.from_json(arguments.config.read_text()))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--config: expected a readable file, got {error}") from None
+            return migrate_config(read_json(arguments.config))
+        except ValueError as error:
+            raise UserError(str(error), field="config") from None
     return {}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mpelu.lab.data import unpickle
-from mpelu.lab.data.download import Progress, fetch
+from mpelu.lab.data.download import DownloadProgress, fetch
 from mpelu.lab.data.images import LabeledImages, Splits
 from mpelu.lab.data.registry import DATA_SETS, DataSetInfo
 from mpelu.lab.errors import UserError
@@ -101,7 +101,11 @@ def read(name: str, data_dir: Path) -> Splits:
 
 
 def download(
-    name: str, data_dir: Path, *, mirror: str | None = None, progress: Progress | None = None
+    name: str,
+    data_dir: Path,
+    *,
+    mirror: str | None = None,
+    progress: DownloadProgress | None = None,
 ) -> None:
     """Downloads the archive into a directory, unless the data set is there already.
 

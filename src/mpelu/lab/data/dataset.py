@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mpelu.lab.data import preprocess as preprocessing
 from mpelu.lab.data.augment import PADDING, RandomCrop
-from mpelu.lab.data.download import Progress
+from mpelu.lab.data.download import DownloadProgress
 from mpelu.lab.data.images import CHUNK, ImageFiles, LabeledImages, Splits, digest
 from mpelu.lab.data.preprocess import Preprocess
 from mpelu.lab.data.readers import BatchReader, FileReader, InMemoryReader
@@ -63,6 +63,12 @@ class Dataset:
         self._test = test
         self._random_crop = random_crop
 
+    def describe(self) -> dict[str, Any]:
+        """Returns name, classes, shape, counts and fingerprint, for the run folder."""
+        names = ("name", "classes", "channels", "size", "train_count", "test_count", "fingerprint")
+        described = {name: getattr(self, name) for name in names}
+        return {**described, "classes": list(self.classes)}
+
     def train(self, batches: Iterable[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields augmented training batches.
 
@@ -109,7 +115,7 @@ def load(
     *,
     download: bool = False,
     mirror: str | None = None,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
 ) -> Dataset:
     """Loads the data set of a config and fits its preprocessing.
 

@@ -23,7 +23,7 @@ from mpelu.lab.errors import UserError
 
 log = logging.getLogger(__name__)
 
-Progress = Callable[[str, "int | None"], AbstractContextManager[Callable[[int], None]]]
+DownloadProgress = Callable[[str, "int | None"], AbstractContextManager[Callable[[int], None]]]
 """Called with the name of the file and its size in bytes (None if unknown). Within its context, the
 function it returns is called with the number of bytes received so far."""
 
@@ -39,7 +39,7 @@ class _Dropped(Exception):
     """The connection ended early; the data received so far is kept."""
 
 
-def fetch(url: str, path: Path, *, md5: str, progress: Progress | None = None) -> None:
+def fetch(url: str, path: Path, *, md5: str, progress: DownloadProgress | None = None) -> None:
     """Downloads a file, unless it exists.
 
     Data goes to `path.part`, which is continued by the next call if the download is interrupted.
@@ -61,7 +61,7 @@ def fetch(url: str, path: Path, *, md5: str, progress: Progress | None = None) -
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
             if not path.is_file():
-                _download(url, path, md5, progress or _hide_progress)
+                _download(url, path, md5, progress or hide_progress)
     except OSError as error:
         raise UserError(f"{path}: can't be written ({error.strerror or error})") from None
     finally:
@@ -114,7 +114,8 @@ def _show_lines(name: str, total: int | None) -> Iterator[Callable[[int], None]]
 
 
 @contextlib.contextmanager
-def _hide_progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def hide_progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Shows nothing."""
     yield lambda count: None
 
 
@@ -140,7 +141,7 @@ def _locked(path: Path) -> Iterator[None]:
                 lock.unlink()
 
 
-def _download(url: str, path: Path, md5: str, progress: Progress) -> None:
+def _download(url: str, path: Path, md5: str, progress: DownloadProgress) -> None:
     log.info("downloading %s to %s", url, path)
     part = path.with_name(path.name + ".part")
     try:
@@ -165,7 +166,7 @@ def _download(url: str, path: Path, md5: str, progress: Progress) -> None:
     log.info("downloaded %s (%.1f MB)", path, path.stat().st_size / 1e6)
 
 
-def _complete(url: str, file: IO[bytes], name: str, progress: Progress) -> None:
+def _complete(url: str, file: IO[bytes], name: str, progress: DownloadProgress) -> None:
     """Requests the rest of the file until all of it is there."""
     failures = 0
     while True:
@@ -190,7 +191,7 @@ def _complete(url: str, file: IO[bytes], name: str, progress: Progress) -> None:
                 ) from None
 
 
-def _request(url: str, file: IO[bytes], name: str, progress: Progress) -> None:
+def _request(url: str, file: IO[bytes], name: str, progress: DownloadProgress) -> None:
     have = file.tell()
     request = urllib.request.Request(url, headers={"User-Agent": "mpelu"})
     if have:

@@ -16,7 +16,7 @@ from mpelu.lab.errors import UserError, choose
 
 if TYPE_CHECKING:
     from mpelu.lab.config import Config
-    from mpelu.lab.data.download import Progress
+    from mpelu.lab.data.download import DownloadProgress
     from mpelu.lab.data.images import Splits
 
 HINT = "use folder for ImageNet"
@@ -27,7 +27,7 @@ class Download(Protocol):
     """Downloads a data set into a directory, unless it is there already."""
 
     def __call__(
-        self, data_dir: Path, *, mirror: str | None = None, progress: Progress | None = None
+        self, data_dir: Path, *, mirror: str | None = None, progress: DownloadProgress | None = None
     ) -> None: ...
 
 
@@ -108,7 +108,11 @@ def _read_cifar(name: str, data_dir: Path | None) -> Splits:
 
 
 def _download_cifar(
-    name: str, data_dir: Path, *, mirror: str | None = None, progress: Progress | None = None
+    name: str,
+    data_dir: Path,
+    *,
+    mirror: str | None = None,
+    progress: DownloadProgress | None = None,
 ) -> None:
     from mpelu.lab.data import cifar
 

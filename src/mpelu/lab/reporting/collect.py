@@ -16,7 +16,7 @@ from mpelu.lab.reporting.learned import learned
 from mpelu.lab.reporting.results import read_result
 from mpelu.lab.reporting.thin import RULE
 from mpelu.lab.reporting.values import integer, natural, number, text
-from mpelu.lab.run.runs import STATES, find, read
+from mpelu.lab.run.folder import STATES, find, read
 
 SILENT_AFTER = 600
 """Seconds without a word after which a running experiment is said to be silent."""

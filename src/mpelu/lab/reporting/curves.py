@@ -6,7 +6,7 @@ from typing import Any
 
 from mpelu.lab.reporting.thin import thin
 from mpelu.lab.reporting.values import integer, number
-from mpelu.lab.run.runs import Run
+from mpelu.lab.run.folder import Run
 
 Curve = dict[str, list[float]]
 

@@ -16,6 +16,6 @@ def write_page(path: Path, content: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, content, lasting=False)
+        files.write(path, content, durable=False)
     except OSError as error:
         raise UserError(f"{path}: can't be written: {error.strerror}") from None

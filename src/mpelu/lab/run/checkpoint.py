@@ -1,8 +1,8 @@
-"""Checkpoints: the last two and the best, each there whole or not at all.
+"""Checkpoints: the last two and the best, each complete or absent.
 
-A checkpoint is a file of torch.save, which is a zip archive; the checksums of its entries tell a
-damaged one. It is read with weights_only, so it can't run code. The weights alone lie beside it in
-the safetensors format.
+A checkpoint is written by torch.save as a zip archive, whose checksums reveal damage. It is read
+with weights_only=True, so it can't run code. The weights alone are stored beside it in the
+safetensors format.
 """
 
 from __future__ import annotations
@@ -19,59 +19,62 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from mpelu.lab.config import Config
 from mpelu.lab.run import files
+from mpelu.lab.run.folder import CHECKPOINTS, WEIGHTS
 
-FOLDER = "checkpoints"
 KEPT = 2
+OTHER_SETTINGS = "it belongs to a run with other settings"
+FORMAT = 2
 _NAME = re.compile(r"step-(\d+)\.(pt|safetensors)")
 
 
-class Damaged(Exception):
-    """Why a checkpoint can't be used."""
+class CheckpointError(Exception):
+    """Why a checkpoint can't be used, in a line."""
 
 
 def path_of(run: Path, step: int) -> Path:
-    return run / FOLDER / f"step-{step:08d}.pt"
+    return run / CHECKPOINTS / f"step-{step:08d}.pt"
 
 
 def steps_of(run: Path) -> list[int]:
-    """The steps there are checkpoints of, rising."""
+    """The steps that have a checkpoint, in increasing order."""
     return sorted(step for path, step in _files_of(run) if path.suffix == ".pt")
 
 
 def _files_of(run: Path) -> list[tuple[Path, int]]:
-    """Those of numbered checkpoints, with their steps."""
-    paths = (run / FOLDER).glob("step-*")
+    """The files of numbered checkpoints, with their steps."""
+    paths = (run / CHECKPOINTS).glob("step-*")
     return [(path, int(match[1])) for path in paths if (match := _NAME.fullmatch(path.name))]
 
 
 def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
-    """Writes a checkpoint, then removes those before the last two.
+    """Writes a checkpoint, then removes all numbered ones but the last two.
 
     Args:
         run: the run folder.
-        step: that was done last.
-        contents: tensors, numbers, texts, lists and dicts; the weights under "model".
-        best: whether it is the best so far.
+        step: the last step that was done.
+        contents: tensors, numbers, strings, lists and dicts, with the weights under "model".
+        best: whether its test error is the lowest so far.
 
     Raises:
-        OSError: and the checkpoints there were before are intact.
+        OSError: if it can't be written; earlier checkpoints are intact.
     """
     path = path_of(run, step)
-    files.write(path.with_suffix(".safetensors"), weights_alone(contents["model"]))
+    files.write(path.with_suffix(".safetensors"), to_bytes(contents["model"]))
     buffer = io.BytesIO()
-    torch.save(contents, buffer)
+    torch.save({**contents, "format": FORMAT}, buffer)
     files.write(path, buffer.getbuffer().tobytes())
     if best:
         mark_best(run, step)
     kept = steps_of(run)[-KEPT:]
     for path, number in _files_of(run):
-        if number not in kept:  # also weights alone, of a save that was cut off between the two
+        if number not in kept:  # also weights of a save that was cut off before its .pt
             path.unlink(missing_ok=True)
 
 
 def mark_best(run: Path, step: int) -> None:
-    """Keeps the checkpoint of the step as the best one."""
+    """Keeps the checkpoint of a step as the best one."""
     path = path_of(run, step)
     for suffix in (".safetensors", ".pt"):
         if path.with_suffix(suffix).exists():
@@ -79,45 +82,69 @@ def mark_best(run: Path, step: int) -> None:
 
 
 def candidates(run: Path) -> Iterator[Path]:
-    """Checkpoints, the newest first, the best last."""
+    """The checkpoints of a run: the newest first, the best last."""
     for step in reversed(steps_of(run)):
         yield path_of(run, step)
-    best = run / FOLDER / "best.pt"
+    best = run / CHECKPOINTS / "best.pt"
     if best.exists():
         yield best
 
 
 def load(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds, on the CPU.
+    """The contents of a checkpoint, on the CPU.
 
     Raises:
-        Damaged: if it isn't as it was written, or holds anything but plain values.
+        CheckpointError: if it is damaged, or holds anything but tensors and plain values.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             wrong = archive.testzip()
         if wrong is not None:
-            raise Damaged(f"the checksum of {wrong} is wrong")
+            raise CheckpointError(f"the checksum of {wrong} is wrong")
         contents = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise Damaged("it holds more than tensors and plain values, refused") from None
-    except Damaged:
+        raise CheckpointError("refused: it holds more than tensors and plain values") from None
+    except CheckpointError:
         raise
     except Exception as error:  # what comes of arbitrary bytes
-        raise Damaged((str(error) or type(error).__name__).splitlines()[0]) from None
-    if not isinstance(contents, dict) or contents.get("format") != 1:
-        raise Damaged("it isn't a checkpoint of this version")
+        raise CheckpointError((str(error) or type(error).__name__).splitlines()[0]) from None
+    if not isinstance(contents, dict) or contents.get("format") not in (1, FORMAT):
+        raise CheckpointError("it isn't a checkpoint, or a newer mpelu wrote it")
     return contents
 
 
+def migrate(contents: dict[str, Any], config: Config) -> dict[str, Any]:
+    """The contents of a checkpoint in the current format.
+
+    Format 1 differs in the fingerprint under "config", which covered the length of the run too.
+
+    Args:
+        contents: as `load` returns them.
+        config: the config of the run folder.
+
+    Raises:
+        CheckpointError: if it belongs to another run.
+    """
+    if contents["format"] == FORMAT:
+        return contents
+    if contents.get("config") != config.fingerprint(1):
+        raise CheckpointError(OTHER_SETTINGS)
+    return {**contents, "format": FORMAT, "config": config.fingerprint()}
+
+
 def set_aside(path: Path) -> None:
-    """Takes a damaged checkpoint out of the row; it stays under another name."""
+    """Renames a checkpoint that can't be used, so that it is no longer a candidate."""
     path.rename(path.with_name(path.name + ".damaged"))
     path.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def weights_alone(weights: Mapping[str, Tensor]) -> bytes:
-    """In the safetensors format, which knows neither strides nor sharing."""
+def write_weights(run: Path, weights: Mapping[str, Tensor]) -> None:
+    """Writes the final weights of a run."""
+    files.write(run / WEIGHTS, to_bytes(weights))
+
+
+def to_bytes(weights: Mapping[str, Tensor]) -> bytes:
+    """Weights in the safetensors format, which knows neither strides nor shared memory."""
     seen: set[int] = set()
     result = {}
     for name, value in weights.items():

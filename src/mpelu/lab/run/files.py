@@ -1,10 +1,11 @@
-"""Files that are there whole or not at all."""
+"""Files that are either complete or absent, and readers that never raise on bad content."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,19 @@ from mpelu.lab.errors import UserError
 TEMPORARY = ".tmp"
 
 
-def write(path: Path, data: bytes | str, *, lasting: bool = True, shared: bool = False) -> None:
-    """Writes a temporary file beside the path, syncs it, renames it to the path.
+def write(path: Path, data: bytes | str, *, durable: bool = True, shared: bool = False) -> None:
+    """Writes a file atomically: to a temporary file beside it, which is then renamed.
 
-    Whatever happens on the way, the path holds what it held before or all of the data.
+    Whatever happens on the way, the path holds its old content or all of the new one.
 
     Args:
-        path: of the file.
-        data: all of it.
-        lasting: also through a loss of power; without, no time is spent on waiting for the disk.
+        path: where the file goes.
+        data: the whole content.
+        durable: wait until the data is on the disk, so that it survives a power failure.
         shared: whether other processes may write the same file at the same time.
 
     Raises:
-        OSError: and the temporary file is gone.
+        OSError: if the file can't be written; the temporary file is removed.
     """
     own = f".{os.getpid()}" if shared else ""
     temporary = path.with_name(path.name + own + TEMPORARY)
@@ -33,54 +34,86 @@ def write(path: Path, data: bytes | str, *, lasting: bool = True, shared: bool =
         with open(temporary, "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
-            if lasting:
+            if durable:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    if lasting:
-        sync_folder(path.parent)
+    if durable:
+        sync_directory(path.parent)
 
 
-def write_json(path: Path, value: dict[str, Any], *, lasting: bool = True) -> None:
-    write(path, json.dumps(value, indent=1) + "\n", lasting=lasting)
+def write_json(path: Path, value: dict[str, Any], *, durable: bool = True) -> None:
+    """Writes an object as indented JSON, atomically."""
+    write(path, json.dumps(value, indent=1) + "\n", durable=durable)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: in one line, if there is no such file or it holds anything else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path.name} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} can't be read: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name}: expected an object, got {type(value).__name__}")
+    return value
 
 
 def link(source: Path, path: Path) -> None:
-    """Makes the path another name of the source file, in place of what it named before."""
+    """Makes the path a second name of the source file, replacing what the path named before."""
     temporary = path.with_name(path.name + TEMPORARY)
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     try:
         os.link(source, temporary)
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         write(path, source.read_bytes())
         return
     os.replace(temporary, path)
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes renamings in the folder last through a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_directory(directory: Path) -> None:
+    """Makes renames in a directory survive a power failure, where the system can."""
+    if os.name == "nt":  # directories can't be opened there
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def remove_temporary(folder: Path) -> None:
+def remove_temporary(directory: Path) -> None:
     """Removes what a killed process left half written."""
-    for path in folder.glob(f"*{TEMPORARY}"):
+    for path in directory.glob(f"*{TEMPORARY}"):
         path.unlink(missing_ok=True)
 
 
-def write_error(run: Path, error: OSError) -> UserError:
-    """What to tell of a disk that is full or a run folder that is gone."""
+@contextlib.contextmanager
+def reporting_disk_errors(run: Path) -> Iterator[None]:
+    """Turns an OSError in its body into `disk_error`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(run, error) from error
+
+
+def disk_error(run: Path, error: OSError) -> UserError:
+    """What to tell the user when a run folder can't be written."""
     if not run.is_dir():
         return UserError(f"{run}: the run folder is gone; nothing more can be written")
     reason = error.strerror or str(error)
-    name = f" {error.filename}" if error.filename else ""
-    return UserError(f"{run}: can't go on: {reason}{name}; what was saved before is intact")
+    name = f" ({error.filename})" if error.filename else ""
+    return UserError(
+        f"{run}: can't write: {reason}{name}; what was saved before is intact, and --resume "
+        "continues from there"
+    )

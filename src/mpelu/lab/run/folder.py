@@ -1,4 +1,23 @@
-"""The run folder, written: what is there from the start, status, logs, events."""
+"""The run folder: the contract between what trains and what shows.
+
+    config.json               every field of Config, and the schema version of the folder
+    environment.json          versions, processor, revision, command, settings in words
+    data.json                 name, classes, channels, size, counts and fingerprint of the data
+    preprocess.safetensors    what preprocessing was fitted to: mean, std, whitening
+    metrics.jsonl             a line per logged step and per test
+    speed.jsonl               images per second
+    status.json               state, step, message, errors
+    history.jsonl             when the run was resumed or extended
+    activations/              alpha and beta of every channel at up to 50 epochs
+    checkpoints/              the last two and the best
+    model.safetensors         the final weights
+    inspect.json, .png        what `mpelu inspect` found
+    top5.json                 top-5 error, where a study asked for it
+    lock, lock.json           which process is at work
+
+Only the package `mpelu.lab.run` knows these names. A folder of an older schema is migrated in
+memory when it is read; one of a newer schema is refused.
+"""
 
 from __future__ import annotations
 
@@ -8,106 +27,237 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import save
-
-from mpelu.lab.config import Config
+from mpelu.lab.config import FIELDS, Config
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import activations, checkpoint, files
+from mpelu.lab.run import files, snapshots
+from mpelu.lab.run.metrics import LOGS, METRICS, read_rows
 
 if TYPE_CHECKING:
-    from mpelu.lab.data import Dataset
+    from torch import Tensor
+
+SCHEMA = 2
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+DATA = "data.json"
+PREPROCESS = "preprocess.safetensors"
+STATUS = "status.json"
+HISTORY = "history.jsonl"
+WEIGHTS = "model.safetensors"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
+INSPECTION = "inspect.json"
+INSPECTION_FIGURE = "inspect.png"
+TOP5 = "top5.json"
+
+STATES = ("running", "finished", "diverged", "interrupted", "failed")
+ENDED = ("finished", "diverged")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What a run folder says, without weights."""
+
+    path: Path
+    config: dict[str, Any]
+    """In the current schema."""
+    status: dict[str, Any]
+    """{} before the first step."""
+    environment: dict[str, Any]
+    data: dict[str, Any]
+    steps: list[dict[str, Any]]
+    """step, epoch, loss, error (in %), lr."""
+    tests: list[dict[str, Any]]
+    """step, epoch, train_loss, train_error, test_loss, test_error (in %), lr."""
+    problems: tuple[str, ...]
+    """What is missing or damaged, a line each."""
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run folder."""
+    return (path / CONFIG).is_file()
+
+
+def find(directories: Iterable[Path]) -> list[Path]:
+    """Run folders among the directories and below them, each once, in order of name."""
+    found: dict[Path, Path] = {}
+    for directory in directories:
+        for config in [directory / CONFIG, *sorted(directory.rglob(CONFIG))]:
+            if config.is_file():
+                found.setdefault(config.parent.resolve(), config.parent)
+    return list(found.values())
+
+
+def read(path: Path) -> Run:
+    """Reads a run folder, also while it is being written.
+
+    Raises:
+        UserError: if it isn't a run folder, is of a newer schema, or its config can't be read.
+            Anything else that is damaged is left out and named in `problems`.
+    """
+    config = read_config_values(path)
+    problems: list[str] = []
+    status, environment, data = (
+        _object(path / name, problems) for name in (STATUS, ENVIRONMENT, DATA)
+    )
+    rows, problem = read_rows(path / METRICS)
+    return Run(
+        path=path,
+        config=config,
+        status=status,
+        environment=environment,
+        data=data,
+        steps=[row for row in rows if row.get("kind") == "step"],
+        tests=[row for row in rows if row.get("kind") == "test"],
+        problems=tuple([*problems, problem] if problem else problems),
+    )
+
+
+def read_config(run: Path) -> Config:
+    """The config of a run folder.
+
+    Raises:
+        UserError: if it isn't a run folder or its config isn't valid.
+    """
+    return Config.from_values(read_config_values(run))
+
+
+def read_config_values(run: Path) -> dict[str, Any]:
+    """The values of config.json, in the current schema and not validated further."""
+    if not is_run(run):
+        raise UserError(f"{run}: expected a run folder (with {CONFIG}), got none")
+    try:
+        return migrate_config(files.read_json(run / CONFIG))
+    except ValueError as error:
+        raise UserError(f"{run}: {error}") from None
+
+
+def migrate_config(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a config.json of any schema up to the current one, in the current one.
+
+    Raises:
+        ValueError: for a newer schema.
+    """
+    schema = values.get("schema", 1)
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise ValueError(
+            f"expected schema {SCHEMA} or older, got {schema!r}; a newer mpelu wrote it, so "
+            "upgrade mpelu to read it"
+        )
+    values = {name: value for name, value in values.items() if name != "schema"}
+    if schema == 1:
+        # Fields were renamed, and test_every held the number its default stood for.
+        for name, info in FIELDS.items():
+            if info.was and info.was in values:
+                values[name] = values.pop(info.was)
+        iterations = values.get("iterations")
+        usual = min(1000, iterations) if isinstance(iterations, int) else 1
+        if values.get("test_every") == usual:
+            values["test_every"] = None
+    return values
+
+
+def read_object(run: Path, name: str) -> dict[str, Any]:
+    """One of the folder's JSON files; {} if it is missing or damaged."""
+    with contextlib.suppress(ValueError):
+        return files.read_json(run / name)
+    return {}
+
+
+def stamp(run: Path) -> list[list[Any]]:
+    """Name, size and time of change of every file that is read for a report."""
+    names = (CONFIG, STATUS, ENVIRONMENT, DATA, METRICS, INSPECTION)
+    found = []
+    for path in [*(run / name for name in names), *snapshots.find(run).values()]:
+        with contextlib.suppress(OSError):
+            state = path.stat()
+            found.append([path.name, state.st_size, state.st_mtime_ns])
+    return found
 
 
 def check_new(out: Path) -> None:
     """Raises UserError unless a run folder can be made there."""
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: expected a folder that is empty or not there yet, got a file")
+        raise UserError(f"{out}: expected a directory for the run, got a file")
+    if is_run(out):
+        raise UserError(
+            f"{out}: a run is already here; continue it with --resume {out}, or choose another "
+            "directory with --out"
+        )
     if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out}: expected a folder that is empty or not there yet, got files in it")
+        raise UserError(f"{out}: expected a new or empty directory, got one with files in it")
 
 
-@contextlib.contextmanager
-def made(out: Path) -> Iterator[Path]:
-    """Gives a hidden folder to write to, which becomes `out` in one step if all goes well."""
+def create(
+    out: Path,
+    config: Config,
+    *,
+    data: dict[str, Any],
+    preprocess: dict[str, Tensor],
+    environment: dict[str, Any],
+) -> None:
+    """Makes a run folder with all that it holds before the first step, in one step.
+
+    Raises:
+        UserError: if it can't be made; nothing is left behind.
+    """
+    from safetensors.torch import save
+
     place = out.resolve()
     hidden = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         hidden.mkdir(parents=True)
-        yield hidden
+        make_directories(hidden)
+        files.write_json(hidden / ENVIRONMENT, environment)
+        files.write_json(hidden / DATA, data)
+        files.write(hidden / PREPROCESS, save(preprocess))
+        for name in LOGS:
+            files.write(hidden / name, b"")
+        write_config(hidden, config)
         hidden.rename(place)
-        files.sync_folder(place.parent)
+        files.sync_directory(place.parent)
     except OSError as error:
         raise UserError(f"{out}: can't be made: {error.strerror or error}") from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def describe_data(dataset: Dataset) -> dict[str, Any]:
-    return {
-        "name": dataset.name,
-        "classes": list(dataset.classes),
-        "channels": dataset.channels,
-        "size": dataset.size,
-        "train_count": dataset.train_count,
-        "test_count": dataset.test_count,
-        "fingerprint": dataset.fingerprint,
-    }
+def write_config(run: Path, config: Config) -> None:
+    """Writes config.json in the current schema."""
+    files.write_json(run / CONFIG, {"schema": SCHEMA, **asdict(config)})
 
 
-def write_start(
-    folder: Path, config: Config, dataset: Dataset, environment: dict[str, Any]
-) -> None:
-    """All that a run folder holds before the first step."""
-    make_folders(folder)
-    files.write_json(folder / "environment.json", environment)
-    files.write_json(folder / "data.json", describe_data(dataset))
-    files.write(folder / "preprocess.safetensors", save(dataset.preprocess.state()))
-    files.write(folder / "metrics.jsonl", b"")
-    files.write(folder / "speed.jsonl", b"")
-    files.write(folder / "config.json", config.to_json())
+def remove_weights(run: Path) -> None:
+    """Removes the final weights of a run that is being extended."""
+    (run / WEIGHTS).unlink(missing_ok=True)
 
 
-def make_folders(run: Path) -> None:
-    """Those in a run folder that aren't there yet."""
-    for name in (checkpoint.FOLDER, activations.FOLDER):
+def make_directories(run: Path) -> None:
+    """Makes the directories inside a run folder that don't exist."""
+    for name in (CHECKPOINTS, snapshots.FOLDER):
         (run / name).mkdir(exist_ok=True)
-
-
-def read_config(run: Path) -> Config:
-    """Raises UserError unless it is a run folder."""
-    path = run / "config.json"
-    if not path.is_file():
-        raise UserError(f"{run}: expected a run folder with config.json, got none")
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: expected a file that can be read, got {error}") from None
-    return Config.from_json(text)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object, or {} where there is none that can be read."""
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def check_data(run: Path, dataset: Dataset) -> None:
-    """Raises UserError unless the data are those the run began with."""
-    before = read_json(run / "data.json").get("fingerprint")
-    if before != dataset.fingerprint:
-        raise UserError(
-            f"{run}: expected the data the run began with, {before}, got {dataset.fingerprint}"
-        )
 
 
 def write_status(run: Path, state: str, **values: Any) -> None:
     """Writes status.json."""
     about = {"pid": os.getpid(), "host": socket.gethostname(), "updated": time.time()}
-    files.write_json(run / "status.json", {"state": state, **values, **about}, lasting=False)
+    files.write_json(run / STATUS, {"state": state, **values, **about}, durable=False)
+
+
+def add_history(run: Path, event: str, **values: Any) -> None:
+    """Appends an event to history.jsonl."""
+    row = {"event": event, "time": int(time.time()), **values}
+    with open(run / HISTORY, "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def _object(path: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        return files.read_json(path)
+    except ValueError as error:
+        problems.append(str(error))
+        return {}

@@ -10,7 +10,7 @@ from mpelu.lab.data.registry import find
 
 _NO_MATTER = {
     "data_dir", "seed", "threads", "device", "log_every", "test_every", "checkpoint_every",
-    "checkpointing",
+    "gradient_checkpointing",
 }  # fmt: skip
 _WORDS = {
     "image_size": "images of",

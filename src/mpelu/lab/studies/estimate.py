@@ -72,7 +72,7 @@ def _seconds(runs: Sequence[NamedRun]) -> dict[str, float]:
     costs: dict[str, Cost] = {}
     found = {}
     for run in runs:
-        key = _what_costs(run.config).to_json()
+        key = str(_what_costs(run.config))
         if key not in costs:
             costs[key] = measure(run.config)
         found[run.name] = _total(run.config, costs[key])
@@ -89,7 +89,7 @@ def _what_costs(config: Config) -> Config:
         model_options=config.model_options,
         activation=config.activation,
         precision=config.precision,
-        checkpointing=config.checkpointing,
+        gradient_checkpointing=config.gradient_checkpointing,
         batch_size=config.batch_size,
     )
 
@@ -99,7 +99,8 @@ def measure(config: Config) -> Cost:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from mpelu.lab.training import network, optimizer
+    from mpelu.lab.training import network
+    from mpelu.lab.training.optimizers import build_optimizer
 
     classes, channels = find(config.data).num_classes, find(config.data).channels
     _, side = image_sizes(config)
@@ -107,7 +108,7 @@ def measure(config: Config) -> Cost:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Any initialization costs the same afterwards, and some need data to begin with.
     model = network.build(replace(config, init="own", linear_std=None), classes, channels, side)
-    sgd = optimizer.make(model, config, channels, side)
+    sgd = build_optimizer(model, config, channels, side)
     model.to(device)
     images = torch.randn(count, channels, side, side, device=device)
     labels = torch.zeros(count, dtype=torch.long, device=device)
@@ -164,11 +165,10 @@ def _total(config: Config, cost: Cost) -> float:
     data = find(config.data)
     train_count = min(data.train_count, config.train_limit or data.train_count)
     test_count = min(data.test_count, config.test_limit or data.test_count)
-    assert config.test_every is not None
     if config.iterations is None:
         assert config.epochs is not None
-        images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_every)
+        images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_interval)
     else:
         images = config.iterations * config.batch_size
-        tests = math.ceil(config.iterations / config.test_every)
+        tests = math.ceil(config.iterations / config.test_interval)
     return images * cost.training + tests * test_count * cost.testing

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mpelu.lab.config import Config, difference
+from mpelu.lab.config import Config, differing
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import runs
-from mpelu.lab.run.runs import Run
+from mpelu.lab.run import folder as runs
+from mpelu.lab.run.folder import Run
 from mpelu.lab.studies.recipe import NamedRun, Options, Recipe, Shrunk
 
 ENDED = ("finished", "diverged")
-_ELSEWHERE: dict[str, Any] = {"data_dir": None, "threads": None, "device": "auto"}
-"""Fields that say where a run runs, not what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ def state(named: NamedRun, folder: Path) -> tuple[str, str]:
         found = Config.from_values(run.config)
     except (UserError, OSError) as error:
         return "foreign", str(error).removeprefix(f"{folder}: ")
-    other = difference(replace(found, **_ELSEWHERE), replace(named.config, **_ELSEWHERE))
+    other = differing(found, named.config, deciding=True)
     if other:
         return "foreign", f"another run's config: {other[0]}"
     ended = run.status.get("state")

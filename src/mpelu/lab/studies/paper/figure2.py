@@ -78,7 +78,7 @@ def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
         value=partial(_reached, error),
         text=lambda kept, values: _text(error, kept, values),
         plots=_plots,
-        notes=(f"tested every {every.test_every} iterations",),
+        notes=(f"tested every {every.test_interval} iterations",),
     )
 
 

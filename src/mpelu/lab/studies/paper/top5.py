@@ -65,7 +65,7 @@ def top_5(run: Path) -> float:
     import torch
 
     from mpelu.lab.data import load
-    from mpelu.lab.training.restore import load_network
+    from mpelu.lab.training.trained import load_network
 
     restored = load_network(run)
     device = torch.device("cpu")
