@@ -193,7 +193,7 @@ def show(console: Console, title: str, rows: dict[str, dict], key: str) -> None:
 
 def training_images(data_dir: str | None) -> LabeledImages:
     if data_dir is not None:
-        train = cifar.read("cifar10", Path(data_dir)).train
+        train = cifar.read(find("cifar10"), Path(data_dir)).train
         assert isinstance(train, LabeledImages)
         return train
     generator = torch.Generator().manual_seed(0)

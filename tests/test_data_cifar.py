@@ -46,7 +46,7 @@ def test_archive_folder_and_folder_itself_agree(
     folder = data_files.unpack(tmp_path / "unpacked" / archive.folder, files)
     prints = set()
     for place in (tmp_path / "packed", tmp_path / "unpacked", folder):
-        train, test, classes = cifar.read(name, place)
+        train, test, classes = cifar.read(DATA_SETS[name], place)
         assert isinstance(train, LabeledImages)
         assert isinstance(test, LabeledImages)
         assert torch.equal(train.images, expected_images(files, archive.train))
@@ -130,7 +130,7 @@ def test_wrong_content(
     data_files.publish(monkeypatch, "cifar10", files)
     data_files.unpack(tmp_path / "cifar-10-batches-py", files)
     with pytest.raises(UserError, match=f"data_batch_3: {message}"):
-        cifar.read("cifar10", tmp_path)
+        cifar.read(DATA_SETS["cifar10"], tmp_path)
 
 
 @pytest.mark.parametrize("names", [[b"one"], b"text", [1] * 10])
@@ -140,7 +140,7 @@ def test_wrong_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: obj
     data_files.publish(monkeypatch, "cifar10", files)
     data_files.unpack(tmp_path / "cifar-10-batches-py", files)
     with pytest.raises(UserError, match="expected 10 class names"):
-        cifar.read("cifar10", tmp_path)
+        cifar.read(DATA_SETS["cifar10"], tmp_path)
 
 
 def test_wrong_checksum_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_wrong_checksum_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     changed = files["data_batch_2"][:-1]
     folder = data_files.unpack(tmp_path / "x", {**files, "data_batch_2": changed})
     with pytest.raises(UserError) as caught:
-        cifar.read("cifar10", folder)
+        cifar.read(DATA_SETS["cifar10"], folder)
     message = str(caught.value)
     assert "data_batch_2" in message
     assert f"expected MD5 {data_files.md5(files['data_batch_2'])}" in message
@@ -164,7 +164,7 @@ def test_nothing_is_unpickled_before_its_check(
     folder = data_files.unpack(tmp_path / "x", {**files, "test_batch": b"changed"})
     monkeypatch.setattr("mpelu.lab.data.unpickle.loads", lambda *_: pytest.fail("was read"))
     with pytest.raises(UserError, match="test_batch: expected MD5"):
-        cifar.read("cifar10", folder)
+        cifar.read(DATA_SETS["cifar10"], folder)
 
 
 def test_missing_file_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_missing_file_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder = data_files.unpack(tmp_path / "x", files)
     (folder / "data_batch_4").unlink()
     with pytest.raises(UserError, match="data_batch_4: no such file; unpack cifar-10-python"):
-        cifar.read("cifar10", folder)
+        cifar.read(DATA_SETS["cifar10"], folder)
 
 
 def test_truncated_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_damaged_archive_with_the_right_checksum(
     accept(monkeypatch, content)
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(content)
     with pytest.raises(UserError, match="the archive is damaged"):
-        cifar.read("cifar10", tmp_path)
+        cifar.read(DATA_SETS["cifar10"], tmp_path)
 
 
 def test_archive_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_archive_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     accept(monkeypatch, content)
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(content)
     with pytest.raises(UserError, match="test_batch is missing from the archive"):
-        cifar.read("cifar10", tmp_path)
+        cifar.read(DATA_SETS["cifar10"], tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import torch
 from mpelu.lab.config import Config
 from mpelu.lab.data import download, load
 from mpelu.lab.errors import UserError
+from mpelu.lab.training import display
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = data_files.md5(CONTENT)
@@ -227,8 +228,8 @@ def test_lines_now_and_then(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(download, "LINE_INTERVAL", 0.0)
-    fetch(server, tmp_path, progress=download.show_progress)
+    monkeypatch.setattr(display, "DOWNLOAD_INTERVAL", 0.0)
+    fetch(server, tmp_path, progress=display.show_download)
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
@@ -245,7 +246,7 @@ def test_bar_on_a_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    fetch(server, tmp_path, progress=download.show_progress)
+    fetch(server, tmp_path, progress=display.show_download)
     assert "file.bin" in capsys.readouterr().err
 
 
@@ -335,3 +336,17 @@ def test_what_is_no_address(tmp_path: Path, url: str) -> None:
     with pytest.raises(UserError, match="mirror: expected an http:// or https:// URL"):
         download.fetch(url, tmp_path / "a" / "b", md5=MD5)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("shown", "chosen"), [(False, display.Display()), (True, display.Lines())])
+def test_a_run_shows_its_download_if_its_display_does(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    shown: bool,
+    chosen: display.Display,
+) -> None:
+    fetch(server, tmp_path, progress=chosen.download)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ("file.bin: downloading" in err) == shown

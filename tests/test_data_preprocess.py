@@ -11,12 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
+from mpelu.lab import atomic
 from mpelu.lab.config import PREPROCESS, Config
 from mpelu.lab.data import load, preprocess, restore_preprocess
 from mpelu.lab.data.images import LabeledImages, resize
 from mpelu.lab.data.preprocess import Preprocess
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import files as run_files
 
 CPU = torch.device("cpu")
 
@@ -318,11 +318,11 @@ def test_processes_that_fit_at_the_same_time_all_leave_a_whole_file(
     def rename_late(source: Path, target: Path) -> None:
         monkeypatch.setattr(os, "getpid", lambda: 2)
         monkeypatch.setattr(os, "replace", rename)
-        run_files.write(path, b"x" * 1000, shared=True)
+        atomic.write(path, b"x" * 1000, shared=True)
         rename(source, target)
 
     monkeypatch.setattr(os, "getpid", lambda: 1)
     monkeypatch.setattr(os, "replace", rename_late)
-    run_files.write(path, b"x" * 1000, shared=True)
+    atomic.write(path, b"x" * 1000, shared=True)
     assert path.read_bytes() == b"x" * 1000
     assert list(tmp_path.iterdir()) == [path]

@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpelu.lab.data.dataset import Dataset, load
-    from mpelu.lab.data.folder import read_image
+    from mpelu.lab.data.dataset import Dataset, load, read_image
     from mpelu.lab.data.preprocess import Preprocess, restore_preprocess
 
 __all__ = ["Dataset", "Preprocess", "load", "read_image", "restore_preprocess"]
@@ -17,7 +16,7 @@ _HOMES = {
     "Dataset": "dataset",
     "Preprocess": "preprocess",
     "load": "dataset",
-    "read_image": "folder",
+    "read_image": "dataset",
     "restore_preprocess": "preprocess",
 }
 

@@ -10,8 +10,8 @@ import safetensors
 from safetensors.torch import save
 from torch import Tensor
 
+from mpelu.lab import atomic
 from mpelu.lab.data.images import digest
-from mpelu.lab.run import files
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def load_or_compute(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             content = save(tensors, {"sha256": _checksum(tensors)})
-            files.write(folder / name, content, shared=True)
+            atomic.write(folder / name, content, shared=True)
             return tensors
         except OSError as error:
             problem = problem or error

@@ -9,15 +9,17 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mpelu.lab.data import unpickle
 from mpelu.lab.data.download import DownloadProgress, fetch
 from mpelu.lab.data.images import LabeledImages, Splits
-from mpelu.lab.data.registry import DATA_SETS, DataSetInfo
 from mpelu.lab.errors import UserError
+
+if TYPE_CHECKING:
+    from mpelu.lab.data.registry import DataSetInfo
 
 URL = "https://www.cs.toronto.edu/~kriz/"
 
@@ -75,17 +77,17 @@ ARCHIVES = {
 }
 
 
-def read(name: str, data_dir: Path) -> Splits:
+def read(info: DataSetInfo, data_dir: Path) -> Splits:
     """Reads a data set, after comparing every file with its published checksum.
 
     Args:
-        name: "cifar10" or "cifar100".
+        info: the record of the data set.
         data_dir: contains the unpacked directory or the archive, or is the unpacked directory.
 
     Raises:
         UserError: if the files are missing, can't be read or aren't the published ones.
     """
-    archive, info = ARCHIVES[name], DATA_SETS[name]
+    archive = ARCHIVES[info.name]
     found = _locate(archive, data_dir)
     if found is None:
         raise UserError(
@@ -101,7 +103,7 @@ def read(name: str, data_dir: Path) -> Splits:
 
 
 def download(
-    name: str,
+    info: DataSetInfo,
     data_dir: Path,
     *,
     mirror: str | None = None,
@@ -110,12 +112,12 @@ def download(
     """Downloads the archive into a directory, unless the data set is there already.
 
     Args:
-        name: "cifar10" or "cifar100".
+        info: the record of the data set.
         data_dir: created if it doesn't exist.
         mirror: base URL to use in place of the official one.
         progress: shows the download, see `mpelu.lab.data.download.fetch`.
     """
-    archive = ARCHIVES[name]
+    archive = ARCHIVES[info.name]
     if _locate(archive, data_dir) is None:
         base = URL if mirror is None else mirror
         url = f"{base.rstrip('/')}/{archive.name}"

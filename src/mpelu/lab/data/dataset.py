@@ -12,11 +12,12 @@ from torch import Tensor
 from mpelu.lab.data import preprocess as preprocessing
 from mpelu.lab.data.augment import PADDING, RandomCrop
 from mpelu.lab.data.download import DownloadProgress
+from mpelu.lab.data.folder import decode
 from mpelu.lab.data.images import CHUNK, ImageFiles, LabeledImages, Splits, digest
 from mpelu.lab.data.preprocess import Preprocess
 from mpelu.lab.data.readers import BatchReader, FileReader, InMemoryReader
 from mpelu.lab.data.registry import DataSetInfo, find, image_sizes
-from mpelu.lab.errors import UserError
+from mpelu.lab.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from mpelu.lab.config import Config
@@ -124,7 +125,7 @@ def load(
         device: device of the batches. Images that fit in memory are kept there.
         download: download the data set into Config's `data_dir` if it isn't there.
         mirror: base URL to download from in place of the official one.
-        progress: shows the download, for example `mpelu.lab.data.download.show_progress`. By
+        progress: shows the download, for example `mpelu.lab.training.display.show_download`. By
             default nothing is shown.
 
     Raises:
@@ -141,8 +142,34 @@ def load(
     preprocessing.check_size(config)
     data_dir = _data_dir(config, info)
     if download and info.download is not None and data_dir is not None:
-        info.download(data_dir, mirror=mirror, progress=progress)
-    return build(config, device, info.read(data_dir))
+        info.download(info, data_dir, mirror=mirror, progress=progress)
+    return build(config, device, info.read(info, data_dir))
+
+
+def read_image(path: Path, config: Config, *, channels: int) -> Tensor:
+    """Reads an image file as a run with this config sees test images.
+
+    Args:
+        path: a file in any format that Pillow reads.
+        config: config of the run.
+        channels: 1 (gray) or 3 (RGB).
+
+    Returns:
+        The whole image, scaled: uint8 [1, channels, image_size, image_size]. Pass it to
+        `Preprocess`, which normalizes it and crops the center.
+
+    Raises:
+        UserError: if the file doesn't exist or isn't an image.
+    """
+    image_size, _ = image_sizes(config)
+    try:
+        return decode(path, image_size, channels)[None]
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except Exception as error:
+        raise UserError(
+            f"{path}: expected an image, got {type(error).__name__}: {one_line(error)}"
+        ) from None
 
 
 def build(config: Config, device: torch.device, splits: Splits) -> Dataset:

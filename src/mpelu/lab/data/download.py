@@ -7,8 +7,6 @@ import hashlib
 import http.client
 import logging
 import os
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -31,8 +29,6 @@ CHUNK = 1 << 18
 TRIES = 3
 """Requests in a row that may fail to bring any data."""
 TIMEOUT = 30.0
-LINE_INTERVAL = 10.0
-"""Seconds between lines of `show_progress` where there is no terminal."""
 
 
 class _Dropped(Exception):
@@ -49,7 +45,8 @@ def fetch(url: str, path: Path, *, md5: str, progress: DownloadProgress | None =
         url: an http or https URL.
         path: the destination; its directory is created if needed.
         md5: expected checksum; only a file that has it is renamed to `path`.
-        progress: shows the download, for example `show_progress`. By default nothing is shown.
+        progress: shows the download, for example `mpelu.lab.training.display.show_download`. By
+            default nothing is shown.
 
     Raises:
         UserError: if the file can't be downloaded or written, or has another checksum.
@@ -69,48 +66,6 @@ def fetch(url: str, path: Path, *, md5: str, progress: DownloadProgress | None =
         with contextlib.suppress(OSError):
             for folder in missing:
                 folder.rmdir()
-
-
-@contextlib.contextmanager
-def show_progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Shows a download on standard error: a progress bar on a terminal, else a line now and then.
-
-    Example:
-        >>> with show_progress("file.bin", 2_000_000) as update:
-        ...     update(1_000_000)
-    """
-    if not sys.stderr.isatty():
-        yield from _show_lines(name, total)
-        return
-    from rich import progress
-    from rich.console import Console
-
-    bar = progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.DownloadColumn(),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
-    task = bar.add_task(name, total=total)
-    with bar:
-        yield lambda count: bar.update(task, completed=count)
-
-
-def _show_lines(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    size = "" if total is None else f" of {total / 1e6:.1f}"
-    shown = time.monotonic()
-
-    def update(count: int) -> None:
-        nonlocal shown
-        if time.monotonic() - shown >= LINE_INTERVAL:
-            print(f"{name}: {count / 1e6:.1f}{size} MB", file=sys.stderr, flush=True)
-            shown = time.monotonic()
-
-    print(f"{name}: downloading", file=sys.stderr, flush=True)
-    yield update
-    print(f"{name}: downloaded", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mpelu.lab.data.images import ImageFiles, Splits
-from mpelu.lab.data.registry import image_sizes
-from mpelu.lab.errors import UserError, one_line
-
-if TYPE_CHECKING:
-    from mpelu.lab.config import Config
+from mpelu.lab.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 
 
 def read(data_dir: Path) -> Splits:
     """Lists the image files. The classes are the names of the subdirectories, sorted.
+
+    Args:
+        data_dir: contains train/ and val/ (or test/).
 
     Raises:
         UserError: if a directory is missing or empty, or train and val have different classes.
@@ -42,32 +40,6 @@ def read(data_dir: Path) -> Splits:
             f"{different[0]!r}" + (f" (and {len(different) - 1} more)" if different[1:] else "")
         )
     return Splits(_files(train, classes), _files(test, classes), tuple(classes))
-
-
-def read_image(path: Path, config: Config, *, channels: int) -> Tensor:
-    """Reads an image file as a run with this config sees test images.
-
-    Args:
-        path: a file in any format that Pillow reads.
-        config: config of the run.
-        channels: 1 (gray) or 3 (RGB).
-
-    Returns:
-        The whole image, scaled: uint8 [1, channels, image_size, image_size]. Pass it to
-        `Preprocess`, which normalizes it and crops the center.
-
-    Raises:
-        UserError: if the file doesn't exist or isn't an image.
-    """
-    image_size, _ = image_sizes(config)
-    try:
-        return decode(path, image_size, channels)[None]
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except Exception as error:
-        raise UserError(
-            f"{path}: expected an image, got {type(error).__name__}: {one_line(error)}"
-        ) from None
 
 
 def decode(path: str | Path, size: int, channels: int) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +26,12 @@ class Download(Protocol):
     """Downloads a data set into a directory, unless it is there already."""
 
     def __call__(
-        self, data_dir: Path, *, mirror: str | None = None, progress: DownloadProgress | None = None
+        self,
+        info: DataSetInfo,
+        data_dir: Path,
+        *,
+        mirror: str | None = None,
+        progress: DownloadProgress | None = None,
     ) -> None: ...
 
 
@@ -51,8 +55,9 @@ class DataSetInfo:
     """Published mean of each channel of the whole training set, for pixels from 0 to 255."""
     channel_std: tuple[float, ...] | None = None
     needs_data_dir: bool
-    read: Callable[[Path | None], Splits]
-    """Reads all images from the data directory, or raises UserError if they aren't there."""
+    read: Callable[[DataSetInfo, Path | None], Splits]
+    """Reads all images from the data directory, or raises UserError if they aren't there. It is
+    called with this record."""
     download: Download | None = None
     """None if the data set can't be downloaded."""
 
@@ -94,21 +99,21 @@ def image_sizes(config: Config) -> tuple[int, int]:
     return image_size, crop
 
 
-def _read_digits(data_dir: Path | None) -> Splits:
+def _read_digits(info: DataSetInfo, data_dir: Path | None) -> Splits:
     from mpelu.lab.data import digits
 
     return digits.read()
 
 
-def _read_cifar(name: str, data_dir: Path | None) -> Splits:
+def _read_cifar(info: DataSetInfo, data_dir: Path | None) -> Splits:
     from mpelu.lab.data import cifar
 
     assert data_dir is not None
-    return cifar.read(name, data_dir)
+    return cifar.read(info, data_dir)
 
 
 def _download_cifar(
-    name: str,
+    info: DataSetInfo,
     data_dir: Path,
     *,
     mirror: str | None = None,
@@ -116,10 +121,10 @@ def _download_cifar(
 ) -> None:
     from mpelu.lab.data import cifar
 
-    cifar.download(name, data_dir, mirror=mirror, progress=progress)
+    cifar.download(info, data_dir, mirror=mirror, progress=progress)
 
 
-def _read_folder(data_dir: Path | None) -> Splits:
+def _read_folder(info: DataSetInfo, data_dir: Path | None) -> Splits:
     from mpelu.lab.data import folder
 
     assert data_dir is not None
@@ -150,8 +155,8 @@ _RECORDS = (
         channel_mean=(125.3, 123.0, 113.9),
         channel_std=(63.0, 62.1, 66.7),
         needs_data_dir=True,
-        read=partial(_read_cifar, "cifar10"),
-        download=partial(_download_cifar, "cifar10"),
+        read=_read_cifar,
+        download=_download_cifar,
     ),
     DataSetInfo(
         name="cifar100",
@@ -164,8 +169,8 @@ _RECORDS = (
         channel_mean=(129.3, 124.1, 112.4),
         channel_std=(68.2, 65.4, 70.4),
         needs_data_dir=True,
-        read=partial(_read_cifar, "cifar100"),
-        download=partial(_download_cifar, "cifar100"),
+        read=_read_cifar,
+        download=_download_cifar,
     ),
     # Any directory of images; label, classes and counts are those of ImageNet, for estimates and
     # for networks that are built without data.
