@@ -24,7 +24,7 @@ from mpelu.lab.inspecting import inspect_config, inspect_run, learned_parameters
 from mpelu.lab.inspecting.inspection import initial_network, measure
 from mpelu.lab.inspecting.plots import draw_inspection, to_png
 from mpelu.lab.inspecting.tables import inspection_tables
-from mpelu.lab.training.engine import train
+from mpelu.lab.training.launch import train
 
 SMALL: dict[str, Any] = {
     "model": "nopre-resnet-11",
@@ -41,7 +41,7 @@ def _only_this_command(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "small"
-    train(Config(**SMALL, epochs=2, batch_size=64, test_limit=40, threads=1), folder, quiet=True)
+    train(Config(**SMALL, epochs=2, batch_size=64, test_limit=40, threads=1), folder)
     return folder
 
 
@@ -203,7 +203,7 @@ def test_runs_that_are_not_whole(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "model.safetensors: expected weights" in refuse([str(run)], capsys)
     (run / "model.safetensors").unlink()
     shutil.rmtree(run / "checkpoints")
-    assert "expected a checkpoint that can be read, got none" in refuse([str(run)], capsys)
+    assert "expected a readable checkpoint, got none" in refuse([str(run)], capsys)
     (run / "config.json").write_text("{")
     assert "config.json can't be read" in refuse([str(run)], capsys)
     assert not (run / "inspect.json").exists()

@@ -13,11 +13,11 @@ from mpelu.models import table
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, table.Row]:
+def rows() -> dict[str, table.NetworkSize]:
     return {row.name: row for row in table.rows()}
 
 
-def test_one_row_a_network(rows: dict[str, table.Row]) -> None:
+def test_one_row_a_network(rows: dict[str, table.NetworkSize]) -> None:
     assert list(rows) == models.names()
     row = rows["nopre-resnet-164"]
     assert (row.layers, row.parameters, row.input_size) == (164, 1_696_250, 32)
@@ -28,7 +28,7 @@ def test_one_row_a_network(rows: dict[str, table.Row]) -> None:
 @pytest.mark.parametrize(
     "name", ["nin", "plain-15", "resnet-20", "mpelu-resnet-b-20", "all-cnn-c", "dsn", "fitnet-19"]
 )
-def test_multiply_adds(rows: dict[str, table.Row], name: str) -> None:
+def test_multiply_adds(rows: dict[str, table.NetworkSize], name: str) -> None:
     side = rows[name].input_size
     with torch.device("meta"):
         network = models.create(name).eval()
@@ -39,7 +39,9 @@ def test_multiply_adds(rows: dict[str, table.Row], name: str) -> None:
 
 
 def test_prints_the_table(
-    rows: dict[str, table.Row], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    rows: dict[str, table.NetworkSize],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(table, "rows", rows.values)
     cli.main(["models"])

@@ -28,8 +28,9 @@ from mpelu.lab.inspecting.residuals import residual_histogram
 from mpelu.lab.inspecting.statistics import activation_statistics
 from mpelu.lab.run import files, folder
 from mpelu.lab.training import network
-from mpelu.lab.training.prepare import example_for
-from mpelu.lab.training.restore import load_network
+from mpelu.lab.training.distributed import device_for
+from mpelu.lab.training.trained import check_data, load_network
+from mpelu.lab.training.trainer import example_images
 
 FORMAT = 1
 """Version of the JSON object."""
@@ -54,11 +55,11 @@ class Inspection:
 
 
 def inspect_run(
-    run: Path,
+    run: Path | str,
     weights: str = "final",
     images: int = 256,
     data_dir: str | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
 ) -> Inspection:
     """Inspects the trained network of a run, in evaluation mode, on images of its test set.
 
@@ -72,30 +73,33 @@ def inspect_run(
 
     Raises:
         UserError: if the run, its weights or its data can't be read, or `out` can't be written.
+
+    Example:
+        >>> found = inspect_run("runs/first", weights="best")  # doctest: +SKIP
+        >>> found.values["layers"][0]["variance"]  # doctest: +SKIP
     """
     _check_images(images)
-    trained = load_network(run, weights)
-    config = trained.config
+    run = Path(run)
+    config = folder.read_config(run)
+    # A run trained on a GPU can be inspected without one.
+    trained = load_network(run, weights, "cpu" if config.device == "cpu" else "auto")
     if data_dir is not None:
         config = replace(config, data_dir=data_dir)
     history = learned_parameters(run)
-    device = _device(config)
-    dataset = data.load(config, device)
-    expected = (trained.channels, trained.size, len(trained.classes))
-    found = (dataset.channels, dataset.size, len(dataset.classes))
-    if found != expected:
-        raise UserError(
-            f"{run}: expected the data of the run ({_shape(*expected)}), got {_shape(*found)}"
-        )
+    dataset = data.load(config, trained.device)
+    check_data(run, dataset)
     _make_directory(out)
-    batches = _test_batches(dataset, images)
     values = measure(
-        trained.model.to(device), batches, weights=weights, network=config.model, history=history
+        trained.model,
+        _test_batches(dataset, images),
+        weights=weights,
+        network=config.model,
+        history=history,
     )
     return _finish(values, f"{weights} weights of {run.resolve().name}", config, out)
 
 
-def inspect_config(config: Config, images: int = 256, out: Path | None = None) -> Inspection:
+def inspect_config(config: Config, images: int = 256, out: Path | str | None = None) -> Inspection:
     """Inspects the network that a run of this config would start with.
 
     Its running statistics aren't trained yet, so batch norm uses each batch; dropout is off.
@@ -124,9 +128,9 @@ def initial_network(config: Config, images: int) -> tuple[nn.Module, list[Batch]
         UserError: if network, initialization and data don't fit together.
     """
     network.check_name(config)
-    device = _device(config)
+    device = device_for(config.device)
     dataset = data.load(config, device)
-    example = example_for(config, dataset) if config.init == "lsuv" else None
+    example = example_images(config, dataset) if config.init == "lsuv" else None
     channels, size = dataset.channels, dataset.size
     model = network.build(config, len(dataset.classes), channels, size, example)
     batches = _test_batches(dataset, images)
@@ -216,11 +220,6 @@ def _check_images(images: int) -> None:
         raise UserError(f"expected a number >= 1, got {images}", field="images")
 
 
-def _device(config: Config) -> torch.device:
-    use_gpu = config.device != "cpu" and torch.cuda.is_available()
-    return torch.device("cuda" if use_gpu else "cpu")
-
-
 def _test_batches(dataset: data.Dataset, images: int) -> list[Batch]:
     """Images spread over the test set, because folders are sorted by class."""
     count = min(images, dataset.test_count)
@@ -231,18 +230,16 @@ def _test_batches(dataset: data.Dataset, images: int) -> list[Batch]:
     return list(dataset.test(index.tensor_split(parts)))
 
 
-def _shape(channels: int, size: int, classes: int) -> str:
-    return f"{channels} x {size} x {size}, classes: {classes}"
-
-
-def _make_directory(out: Path | None) -> None:
+def _make_directory(out: Path | str | None) -> None:
     """Makes the directory before the network is measured, so that errors come early."""
     if out is not None:
         with _writing(out):
-            out.mkdir(parents=True, exist_ok=True)
+            Path(out).mkdir(parents=True, exist_ok=True)
 
 
-def _finish(values: dict[str, Any], origin: str, config: Config, out: Path | None) -> Inspection:
+def _finish(
+    values: dict[str, Any], origin: str, config: Config, out: Path | str | None
+) -> Inspection:
     title = f"{config.model}, {origin}, {plural(values['images'], 'image')} of {config.data}"
     if out is None:
         return Inspection(title=title, values=values, files=())
@@ -250,15 +247,15 @@ def _finish(values: dict[str, Any], origin: str, config: Config, out: Path | Non
     from mpelu.lab.inspecting.plots import draw_inspection, to_png
 
     picture = to_png(draw_inspection(values, title))
+    written = (Path(out, folder.INSPECTION), Path(out, folder.INSPECTION_FIGURE))
     with _writing(out):
-        files.write(out / folder.INSPECTION, json.dumps(values, allow_nan=False) + "\n")
-        files.write(out / folder.INSPECTION_FIGURE, picture)
-    written = (out / folder.INSPECTION, out / folder.INSPECTION_FIGURE)
+        files.write(written[0], json.dumps(values, allow_nan=False) + "\n")
+        files.write(written[1], picture)
     return Inspection(title=title, values=values, files=written)
 
 
 @contextlib.contextmanager
-def _writing(out: Path) -> Iterator[None]:
+def _writing(out: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -38,7 +38,7 @@ class WrittenReport:
     """What is missing or damaged, a line each."""
 
 
-def write_report(folders: Sequence[Path], out: Path = Path("report")) -> WrittenReport:
+def write_report(folders: Sequence[Path | str], out: Path | str = "report") -> WrittenReport:
     """Writes a page that shows all runs and reproduced tables in the folders.
 
     A cache next to the page makes the next report of the same runs faster.
@@ -50,10 +50,14 @@ def write_report(folders: Sequence[Path], out: Path = Path("report")) -> Written
     Raises:
         UserError: if a folder doesn't exist, there is nothing to show, or the page can't be
             written. An existing page is replaced only by a complete one.
+
+    Example:
+        >>> found = write_report(["runs", "out"], "report")  # doctest: +SKIP
+        >>> found.page, found.problems  # doctest: +SKIP
     """
-    page = page_path(out, REPORT_NAME)
+    page = page_path(Path(out), REPORT_NAME)
     cache = Cache(page.with_suffix(".cache.json"))
-    collected = collect(folders, cache)
+    collected = collect([Path(folder) for folder in folders], cache)
     if not collected["runs"] and not collected["results"]:
         named = ", ".join(str(folder) for folder in folders)
         raise UserError(f"{named}: expected run folders or results of studies, found none")
@@ -70,7 +74,7 @@ def write_report(folders: Sequence[Path], out: Path = Path("report")) -> Written
     )
 
 
-def write_explorer(out: Path = Path(EXPLORER_NAME)) -> Path:
+def write_explorer(out: Path | str = EXPLORER_NAME) -> Path:
     """Writes the explorer of the activation as a page of its own.
 
     Args:
@@ -82,7 +86,7 @@ def write_explorer(out: Path = Path(EXPLORER_NAME)) -> Path:
     Raises:
         UserError: if it can't be written.
     """
-    page = page_path(out, EXPLORER_NAME)
+    page = page_path(Path(out), EXPLORER_NAME)
     _write(page, explorer_page())
     return page
 

@@ -48,7 +48,8 @@ class Done:
 
 def perform(job: Job, *, quiet: bool = True) -> Done:
     """Trains, or goes on with a run that was stopped; what goes wrong becomes a `Done`."""
-    from mpelu.lab.training.engine import resume, train
+    from mpelu.lab.training.display import for_terminal
+    from mpelu.lab.training.launch import resume, train
 
     folder = Path(job.folder)
     try:
@@ -56,10 +57,10 @@ def perform(job: Job, *, quiet: bool = True) -> Done:
             changes: dict[str, Any] = {}
             if job.config.data_dir is not None:
                 changes["data_dir"] = job.config.data_dir
-            outcome = resume(folder, changes=changes, quiet=quiet)
+            outcome = resume(folder, changes=changes, display=None if quiet else for_terminal())
         else:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            outcome = train(job.config, folder, quiet=quiet)
+            outcome = train(job.config, folder, display=None if quiet else for_terminal())
     except Exception as error:
         return failed(job.name, error)
     return Done(name=job.name, state=outcome.state, message=outcome.message)

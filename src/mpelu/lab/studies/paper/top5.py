@@ -65,11 +65,11 @@ def top_5(run: Path) -> float:
     import torch
 
     from mpelu.lab.data import load
-    from mpelu.lab.training.restore import load_network
+    from mpelu.lab.training.trained import load_network
 
     restored = load_network(run)
     device = torch.device("cpu")
-    dataset = load(restored.config, device, quiet=True)
+    dataset = load(restored.config, device)
     batches = torch.arange(dataset.test_count).split(restored.config.batch_size)
     wrong = 0
     with torch.no_grad():
