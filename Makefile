@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test coverage lint lint-js format bench clean
 
 # The stamp holds until the files that say what is installed, or the kernel, change.
 $(VENV)/installed: pyproject.toml setup.py constraints.txt src/mpelu/kernels/native.cpp
@@ -21,10 +21,17 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/installed
+coverage: $(VENV)/installed
+	$(BIN)/python -m pytest --cov=mpelu --cov-report=term:skip-covered --cov-report=html:out/coverage
+
+lint: $(VENV)/installed lint-js
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The scripts of the report; skipped, with a message, where node isn't installed.
+lint-js: $(VENV)/installed
+	$(BIN)/python tools/lint_js.py
 
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix .

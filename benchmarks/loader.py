@@ -1,11 +1,11 @@
-"""What do the data cost? Our loader beside a plain DataLoader, alone and in training ResNet-20.
+"""Cost of data loading: our loader and a plain DataLoader, alone and in training ResNet-20.
 
     python benchmarks/loader.py [--data-dir DIR] [--rounds 7]
 
-Pad 4, random crop, flip and normalisation of CIFAR-10 at batch 128, all in one run and in turns;
-ratios are medians of same-round ratios. The plain loaders work image by image, as CIFAR scripts
-usually do: with Pillow, or with tensors. Without --data-dir the images are random, of the same
-shape. Writes results/loader.json.
+Pads CIFAR-10 by 4, crops, flips and normalizes it in batches of 128. The loaders take turns in one
+process, and ratios are medians of the ratios within a round. The plain loaders work image by image,
+as CIFAR scripts usually do: with Pillow, or with tensors. Without --data-dir, images are random and
+of the same shape. Writes results/loader.json.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ import mpelu
 from common import keep_memory, machine, quantiles, write
 from mpelu.lab.config import Config
 from mpelu.lab.data import cifar
-from mpelu.lab.data.dataset import Dataset
-from mpelu.lab.data.load import in_memory
-from mpelu.lab.data.pictures import Pictures
+from mpelu.lab.data.dataset import Dataset, build
+from mpelu.lab.data.images import LabeledImages, Splits
+from mpelu.lab.data.registry import find
 from mpelu.lab.timing import interleaved
 
 BATCH = 128
 CPU = torch.device("cpu")
 Batches = Iterator[tuple[Tensor, Tensor]]
-MEAN, STD = (torch.tensor(each).view(3, 1, 1) / 255 for each in cifar.PUBLISHED["cifar10"])
+MEAN, STD = (
+    torch.tensor(each).view(3, 1, 1) / 255
+    for each in (find("cifar10").channel_mean, find("cifar10").channel_std)
+)
 
 
 class WithPillow(MapDataset[tuple[Tensor, int]]):
-    """Image by image, with the operations of the usual transforms."""
+    """Image by image, with the operations of common transforms."""
 
-    def __init__(self, pictures: Pictures) -> None:
-        self._images = pictures.images.permute(0, 2, 3, 1).contiguous().numpy()
-        self._labels = pictures.labels.tolist()
+    def __init__(self, split: LabeledImages) -> None:
+        self._images = split.images.permute(0, 2, 3, 1).contiguous().numpy()
+        self._labels = split.labels.tolist()
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -63,11 +66,11 @@ class WithPillow(MapDataset[tuple[Tensor, int]]):
 
 
 class WithTensors(MapDataset[tuple[Tensor, int]]):
-    """Image by image, as lean as tensors allow."""
+    """Image by image, with as few tensor operations as possible."""
 
-    def __init__(self, pictures: Pictures) -> None:
-        self._images = pictures.images
-        self._labels = pictures.labels.tolist()
+    def __init__(self, split: LabeledImages) -> None:
+        self._images = split.images
+        self._labels = split.labels.tolist()
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -120,7 +123,7 @@ def training_step() -> Callable[[Tensor, Tensor], None]:
 
 
 def ratios(times: dict[str, list[float]], base: str) -> dict[str, float]:
-    """How many times longer each takes than the base, medians over the rounds."""
+    """Times relative to the base: medians of the ratios within a round."""
     return {
         name: statistics.median(own / least for own, least in zip(own, times[base], strict=True))
         for name, own in times.items()
@@ -128,10 +131,10 @@ def ratios(times: dict[str, list[float]], base: str) -> dict[str, float]:
 
 
 def alone(loaders: dict[str, Batches], rounds: int) -> dict[str, dict]:
-    """Every loader with nothing else to do.
+    """Measures each loader without training.
 
-    Workers fill their queues (4 batches) between the turns; turns are long enough for that gift to
-    be small.
+    Workers fill their queues (4 batches) between turns; turns are long enough to make that head
+    start small.
     """
     counts = {name: 500 if name == "ours" else 100 for name in loaders}
     turns = {
@@ -152,7 +155,7 @@ def alone(loaders: dict[str, Batches], rounds: int) -> dict[str, dict]:
 
 
 def in_training(loaders: dict[str, Batches], rounds: int, steps: int) -> dict[str, dict]:
-    """A stretch of an epoch with each loader, and the same steps on one batch that is there."""
+    """Measures training steps with each loader, and on one batch that is already in memory."""
     step = training_step()
     images, labels = next(loaders["ours"])
 
@@ -188,11 +191,13 @@ def show(console: Console, title: str, rows: dict[str, dict], key: str) -> None:
     console.print(table)
 
 
-def pictures(data_dir: str | None) -> Pictures:
+def training_images(data_dir: str | None) -> LabeledImages:
     if data_dir is not None:
-        return cifar.read("cifar10", Path(data_dir))[0]
+        train = cifar.read(find("cifar10"), Path(data_dir)).train
+        assert isinstance(train, LabeledImages)
+        return train
     generator = torch.Generator().manual_seed(0)
-    return Pictures(
+    return LabeledImages(
         images=torch.randint(256, (50_000, 3, 32, 32), generator=generator, dtype=torch.uint8),
         labels=torch.randint(10, (50_000,), generator=generator),
     )
@@ -200,9 +205,9 @@ def pictures(data_dir: str | None) -> Pictures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", help="where CIFAR-10 lies (default: random images)")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each (default 7)")
-    parser.add_argument("--steps", type=int, default=20, help="training steps a turn (default 20)")
+    parser.add_argument("--data-dir", help="directory of CIFAR-10 (default: random images)")
+    parser.add_argument("--rounds", type=int, default=7, help="turns per loader (default: 7)")
+    parser.add_argument("--steps", type=int, default=20, help="steps per turn (default: 20)")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     keep_memory()  # as training does, see mpelu/lab/training/memory.py
@@ -210,9 +215,9 @@ def main() -> None:
     console = Console(width=110)
     console.print(f"kernel: {mpelu.kernels.backend()}\nmachine: {machine()['cpu']}")
     start = time.perf_counter()
-    images = pictures(options.data_dir)
+    images = training_images(options.data_dir)
     config = Config(data="cifar10", augment="pad-crop-flip")
-    data = in_memory(config, CPU, images, images.first(BATCH), tuple("0123456789"))
+    data = build(config, CPU, Splits(images, images.first(BATCH), tuple("0123456789")))
     makers = {
         "ours": ours(data),
         "Pillow, 0 workers": plain(WithPillow(images), 0),

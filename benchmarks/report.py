@@ -1,9 +1,9 @@
-"""How large is the report of 200 runs of 1,000 epochs, and how long does it take?
+"""Measures the size of the report of 200 runs of 1,000 epochs, and the time it takes.
 
     python benchmarks/report.py
 
-Makes the runs up in a folder of its own, reports them twice and opens the page in chromium. Prints
-the figures and writes results/report.json.
+Makes up the runs in a temporary directory, reports them twice and opens the page in Chromium.
+Prints the results and writes results/report.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOADS = 5
 
 
 def report(runs: Path, out: Path) -> float:
-    """Seconds of the whole command."""
+    """Seconds that the command takes."""
     start = time.perf_counter()
     subprocess.run(
         [sys.executable, "-c", COMMAND, "report", str(runs), "-o", str(out)],
@@ -40,7 +40,7 @@ def report(runs: Path, out: Path) -> float:
 
 
 def drawn(page: Path) -> list[float]:
-    """Seconds from the beginning of each load until everything is on the screen."""
+    """Seconds from the start of each load until everything is drawn."""
     seconds = []
     with browser() as window:
         window.look(1400, dark=False)
@@ -53,12 +53,12 @@ def drawn(page: Path) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--epochs", type=int, default=1000)
     chosen = parser.parse_args()
     if absent := missing():
-        sys.exit(f"report: expected {absent} to be installed")
+        sys.exit(f"report: {absent} must be installed")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for index in range(chosen.runs):

@@ -1,4 +1,4 @@
-"""Run folders and results as the other commands write them, made up."""
+"""Made-up run folders and results, as the other commands write them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,18 @@ def write_run(
     learned: bool = False,
     variances: Sequence[float] | None = None,
     planned: int | None = None,
+    data: str = "cifar10",
+    speed: Sequence[float] = (),
 ) -> Path:
     """A run folder with a test at the end of every epoch."""
     path.mkdir(parents=True)
     planned = planned or max(epochs, 1)
-    config = Config(data="cifar10", activation=activation, epochs=planned, seed=seed)
+    config = Config(data=data, activation=activation, epochs=planned, seed=seed)
     (path / "config.json").write_text(config.to_json())
     (path / "environment.json").write_text(json.dumps({"python": "3.11"}))
+    (path / "data.json").write_text(json.dumps({"name": data, "classes": ["a", "b"]}))
+    speeds = [json.dumps({"step": 1, "images_per_second": each}) + "\n" for each in speed]
+    (path / "speed.jsonl").write_text("".join(speeds))
     random = np.random.default_rng([seed, int(floor * 100)])
     noise = random.normal(0, 0.4, (epochs, 2))
     rows = []

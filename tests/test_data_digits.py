@@ -1,30 +1,39 @@
-"""The embedded digits, and single image files."""
+"""The built-in digits, and single image files."""
 
 import doctest
-import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from mpelu.lab.config import Config
-from mpelu.lab.data import digits, load, read_image, restore_preprocess
+from mpelu.lab.data import dataset, digits, load, read_image, registry, restore_preprocess
+from mpelu.lab.data.images import LabeledImages
 from mpelu.lab.errors import UserError
 
 CPU = torch.device("cpu")
 
 
+def read_digits() -> tuple[LabeledImages, LabeledImages]:
+    train, test, _ = digits.read()
+    assert isinstance(train, LabeledImages)
+    assert isinstance(test, LabeledImages)
+    return train, test
+
+
 def test_split() -> None:
-    train, test = digits.read()
+    train, test = read_digits()
     assert train.images.shape == (1437, 1, 8, 8)
     assert test.images.shape == (360, 1, 8, 8)
     whole = np.bincount(load_digits().target)
     for half, share in ((train, 0.8), (test, 0.2)):
         assert half.images.dtype == torch.uint8
-        assert (half.images.min(), half.images.max()) == (0, 255)
+        assert (half.images.min().item(), half.images.max().item()) == (0, 255)
         counts = half.labels.bincount().numpy()
         assert np.abs(counts - share * whole).max() < 1
     # Nothing lost and nothing twice.
@@ -54,9 +63,21 @@ def test_limits() -> None:
 
 
 def test_docstring() -> None:
-    result = doctest.testmod(importlib.import_module("mpelu.lab.data.load"))
+    result = doctest.testmod(dataset)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_the_registry_has_the_facts_of_the_digits() -> None:
+    data, info = load(Config(), CPU), registry.find("digits")
+    assert (data.train_count, data.test_count) == (info.train_count, info.test_count)
+    assert (data.channels, data.size) == (info.channels, info.image_size)
+    assert len(data.classes) == info.num_classes
+
+
+def test_the_registry_is_read_without_torch() -> None:
+    program = "import sys, mpelu.lab.data.registry; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def saved(path: Path, mode: str, format: str | None = None) -> Path:
@@ -110,11 +131,13 @@ def test_large_jpeg_in_its_colours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["channel", "gcn-zca", "mean-image", "none"])
-def test_file_of_a_test_image_gives_the_test_image(tmp_path, monkeypatch, kind: str) -> None:
+def test_file_of_a_test_image_gives_the_test_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     config = Config(preprocess=kind, crop=6, augment="crop-flip")
     data = load(config, CPU)
-    _, test = digits.read()
+    _, test = read_digits()
     path = tmp_path / "digit.png"
     Image.fromarray(test.images[7, 0].numpy()).save(path)
     restored = restore_preprocess(config, data.preprocess.state())
@@ -133,15 +156,24 @@ def test_file_that_is_no_image(tmp_path: Path, content: bytes | None) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.png: expected an image, got no such file"):
+    with pytest.raises(UserError, match=r"a\.png: no such file"):
         read_image(tmp_path / "a.png", Config(), channels=1)
     with pytest.raises(UserError, match="expected an image, got"):
         read_image(tmp_path, Config(), channels=1)
 
 
-def test_page(tmp_path: Path, monkeypatch) -> None:
+def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     page = Path(__file__).parents[1] / "docs" / "data.md"
     result = doctest.testfile(str(page), module_relative=False)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_data_depends_on_no_other_package_of_the_lab() -> None:
+    program = (
+        "import sys, mpelu.lab.data.dataset, mpelu.lab.data.cifar\n"
+        "names = {name.split('.')[2] for name in sys.modules if name.startswith('mpelu.lab.')}\n"
+        "assert names == {'atomic', 'data', 'errors'}, names"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

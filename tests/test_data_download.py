@@ -1,20 +1,23 @@
 """Downloads from a server on this machine that behaves well, badly or not at all."""
 
 import errno
+import logging
 import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import data_files
 import pytest
 import torch
 
 from mpelu.lab.config import Config
-from mpelu.lab.data import download, load, progress
+from mpelu.lab.data import download, load
 from mpelu.lab.errors import UserError
+from mpelu.lab.training import display
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = data_files.md5(CONTENT)
@@ -70,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
             rest = rest[: server.drops_after.pop(0)]
         self.wfile.write(rest)
 
-    def log_message(self, *_) -> None:
+    def log_message(self, *_: object) -> None:
         pass
 
 
@@ -84,9 +87,11 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def fetch(server: Server, folder: Path, md5: str = MD5, quiet: bool = True) -> Path:
+def fetch(
+    server: Server, folder: Path, md5: str = MD5, progress: download.DownloadProgress | None = None
+) -> Path:
     path = folder / "new" / "file.bin"
-    download.fetch(f"{server.address}/file.bin", path, md5=md5, quiet=quiet)
+    download.fetch(f"{server.address}/file.bin", path, md5=md5, progress=progress)
     return path
 
 
@@ -152,7 +157,7 @@ def test_connection_dropped_on_the_way(server: Server, tmp_path: Path) -> None:
 
 def test_connection_dropped_again_and_again(server: Server, tmp_path: Path) -> None:
     server.drops_after = [300_000] + [0] * download.TRIES
-    with pytest.raises(UserError, match="300000 bytes are kept"):
+    with pytest.raises(UserError, match="the 300,000 bytes received so far are kept"):
         fetch(server, tmp_path)
     assert (tmp_path / "new" / "file.bin.part").stat().st_size == 300_000
     assert not (tmp_path / "new" / "file.bin").exists()
@@ -170,8 +175,8 @@ def test_wrong_checksum(server: Server, tmp_path: Path) -> None:
 
 def test_not_found(server: Server, tmp_path: Path) -> None:
     url = server.address.replace("/files", "/elsewhere") + "/file.bin"
-    with pytest.raises(UserError, match="expected the file, got 404"):
-        download.fetch(url, tmp_path / "file.bin", md5=MD5, quiet=True)
+    with pytest.raises(UserError, match=r"can't be downloaded \(HTTP 404 Not Found\)"):
+        download.fetch(url, tmp_path / "file.bin", md5=MD5)
     assert len(server.ranges) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -180,14 +185,14 @@ def test_no_server(server: Server, tmp_path: Path) -> None:
     url = f"{server.address}/file.bin"
     server.shutdown()
     server.server_close()
-    with pytest.raises(UserError, match="got no connection"):
-        download.fetch(url, tmp_path / "file.bin", md5=MD5, quiet=True)
+    with pytest.raises(UserError, match="no connection"):
+        download.fetch(url, tmp_path / "file.bin", md5=MD5)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/file", "host/file"])
 def test_other_addresses(tmp_path: Path, url: str) -> None:
-    with pytest.raises(UserError, match="expected an address that starts with http"):
-        download.fetch(url, tmp_path / "new" / "file", md5=MD5, quiet=True)
+    with pytest.raises(UserError, match="mirror: expected an http:// or https:// URL, got"):
+        download.fetch(url, tmp_path / "new" / "file", md5=MD5)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -217,54 +222,74 @@ def test_two_at_once(server: Server, tmp_path: Path) -> None:
     assert server.ranges == [None]
 
 
-def test_lines_now_and_then(server: Server, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.0)
-    fetch(server, tmp_path, quiet=False)
+def test_lines_now_and_then(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(display, "DOWNLOAD_INTERVAL", 0.0)
+    fetch(server, tmp_path, progress=display.show_download)
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
-    assert lines[0] == "download of file.bin: starts"
-    assert lines[-1] == "download of file.bin: done"
-    assert "download of file.bin: 1.0 of 1.0 MB" in lines
+    assert lines[0] == "file.bin: downloading"
+    assert lines[-1] == "file.bin: downloaded"
+    assert "file.bin: 1.0 of 1.0 MB" in lines
 
 
-def test_bar_on_a_terminal(server: Server, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_bar_on_a_terminal(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    fetch(server, tmp_path, quiet=False)
+    fetch(server, tmp_path, progress=display.show_download)
     assert "file.bin" in capsys.readouterr().err
 
 
-def test_quiet(server: Server, tmp_path: Path, capsys) -> None:
-    fetch(server, tmp_path, quiet=True)
+def test_silent_by_default(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "mpelu"):
+        path = fetch(server, tmp_path)
     assert capsys.readouterr() == ("", "")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"downloading {server.address}/file.bin to {path}",
+        f"downloaded {path} (1.0 MB)",
+    ]
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_load_downloads_from_a_mirror(
-    server: Server, tmp_path: Path, monkeypatch, slash: str
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slash: str
 ) -> None:
     server.content = data_files.publish(monkeypatch, "cifar100", data_files.cifar("cifar100"))
     config = Config(data="cifar100", data_dir=str(tmp_path / "data"))
     cpu = torch.device("cpu")
-    first = load(config, cpu, mirror=server.address + slash, quiet=True)
+    first = load(config, cpu, download=True, mirror=server.address + slash)
     assert len(server.ranges) == 1
-    second = load(config, cpu, mirror=server.address, quiet=True)
+    second = load(config, cpu, download=True, mirror=server.address)
     assert len(server.ranges) == 1
-    assert first.fingerprint == second.fingerprint
+    assert first.fingerprint == second.fingerprint == load(config, cpu).fingerprint
 
 
-def test_official_address(tmp_path: Path, monkeypatch) -> None:
+def test_official_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def fetch(url: str, *_, **__) -> None:
+    def fetch(url: str, *_: object, **__: object) -> None:
         asked.append(url)
         raise UserError("stop")
 
-    monkeypatch.setattr("mpelu.lab.data.archives.fetch", fetch)
+    monkeypatch.setattr("mpelu.lab.data.cifar.fetch", fetch)
     for data in ("cifar10", "cifar100"):
         with pytest.raises(UserError, match="stop"):
-            load(Config(data=data, data_dir=str(tmp_path)), torch.device("cpu"))
+            load(Config(data=data, data_dir=str(tmp_path)), torch.device("cpu"), download=True)
     assert asked == [
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
@@ -275,24 +300,22 @@ def test_a_failed_download_leaves_no_folder(server: Server, tmp_path: Path) -> N
     (tmp_path / "there").mkdir()
     for place in ("new/folder", "there/new", "there"):
         with pytest.raises(UserError, match="404"):
-            download.fetch(
-                server.address.removesuffix("files"), tmp_path / place / "a", md5=MD5, quiet=True
-            )
+            download.fetch(server.address.removesuffix("files"), tmp_path / place / "a", md5=MD5)
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
 
 
 def test_a_download_that_was_cut_off_keeps_its_folder(server: Server, tmp_path: Path) -> None:
     server.drops_after = [1000, 0, 0, 0]
-    with pytest.raises(UserError, match="1000 bytes are kept"):
-        download.fetch(f"{server.address}/a", tmp_path / "new" / "a", md5=MD5, quiet=True)
+    with pytest.raises(UserError, match="the 1,000 bytes received so far are kept"):
+        download.fetch(f"{server.address}/a", tmp_path / "new" / "a", md5=MD5)
     assert (tmp_path / "new" / "a.part").stat().st_size == 1000
 
 
-def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch) -> None:
-    """What fits stays for the next time."""
+def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits is kept for the next download."""
     write = download._write
 
-    def full(file, block) -> None:
+    def full(file: Any, block: bytes) -> None:
         if file.tell() > 0:
             file = SimpleNamespace(name=file.name, write=refuse)
         write(file, block)
@@ -303,13 +326,27 @@ def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(download, "_write", full)
         with pytest.raises(UserError, match=r"a\.part: can't be written \(No space left"):
-            download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5, quiet=True)
-    download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5, quiet=True)
+            download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5)
+    download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5)
     assert server.ranges == [None, f"bytes={download.CHUNK}-"]
 
 
 @pytest.mark.parametrize("url", ["http://[", "file:///etc/passwd", "ftp://a/b", "", "a.tar.gz"])
 def test_what_is_no_address(tmp_path: Path, url: str) -> None:
-    with pytest.raises(UserError, match="mirror: expected an address"):
-        download.fetch(url, tmp_path / "a" / "b", md5=MD5, quiet=True)
+    with pytest.raises(UserError, match="mirror: expected an http:// or https:// URL"):
+        download.fetch(url, tmp_path / "a" / "b", md5=MD5)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("shown", "chosen"), [(False, display.Display()), (True, display.Lines())])
+def test_a_run_shows_its_download_if_its_display_does(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    shown: bool,
+    chosen: display.Display,
+) -> None:
+    fetch(server, tmp_path, progress=chosen.download)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ("file.bin: downloading" in err) == shown

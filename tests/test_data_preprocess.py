@@ -1,7 +1,9 @@
-"""What preprocessing computes, that it is fitted once, and that it survives being saved."""
+"""What preprocessing computes, how it is cached, and that it survives being saved."""
 
 import logging
 import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
+from mpelu.lab import atomic
 from mpelu.lab.config import PREPROCESS, Config
-from mpelu.lab.data import load, preprocess, restore_preprocess, whiten
-from mpelu.lab.data.pictures import Pictures, scale
+from mpelu.lab.data import load, preprocess, restore_preprocess
+from mpelu.lab.data.images import LabeledImages, resize
 from mpelu.lab.data.preprocess import Preprocess
 from mpelu.lab.errors import UserError
 
@@ -19,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -70,21 +73,21 @@ def test_none(images: torch.Tensor) -> None:
 
 
 def test_contrast_normalization(images: torch.Tensor) -> None:
-    flat = whiten.contrast_normalise(images)
+    flat = preprocess.contrast_normalize(images)
     assert flat.mean(1).abs().max() < 1e-5
     assert torch.allclose(flat.norm(dim=1), torch.tensor(55.0))
     one = images[:1].flatten().double()
     expected = 55 * (one - one.mean()) / (one - one.mean()).norm()
     assert torch.allclose(flat[0], expected.float(), atol=1e-5)
     # Brighter, with less contrast: the same.
-    assert torch.allclose(whiten.contrast_normalise(images.float() / 3 + 90), flat, atol=1e-4)
+    assert torch.allclose(preprocess.contrast_normalize(images.float() / 3 + 90), flat, atol=1e-4)
     plain = torch.full((1, 3, 6, 6), 9, dtype=torch.uint8)
-    assert torch.equal(whiten.contrast_normalise(plain), torch.zeros(1, 108))
+    assert torch.equal(preprocess.contrast_normalize(plain), torch.zeros(1, 108))
 
 
 def test_whitening(images: torch.Tensor) -> None:
     """Covariance l becomes l / (l + 0.1): 1 wherever there is variance, here all but the mean."""
-    flat = whiten.contrast_normalise(images).double()
+    flat = preprocess.contrast_normalize(images).double()
     values, vectors = torch.linalg.eigh(torch.cov(flat.T, correction=0))
     white = fitted("gcn-zca", images)(images).flatten(1).double()
     assert white.mean(0).abs().max() < 1e-4
@@ -120,15 +123,16 @@ def test_restored_gives_what_testing_sees(kind: str, crop: int | None) -> None:
     state = {name: each.clone() for name, each in data.preprocess.state().items()}
     restored = restore_preprocess(Config.from_json(config.to_json()), state)
     seen = next(data.test([torch.arange(30)]))[0]
-    bytes_of_them = data._test._images if kind != "gcn-zca" else load(config, CPU)._test._images
-    assert torch.allclose(restored(bytes_of_them[:30]), seen, atol=1e-4)
+    raw = load(replace(config, preprocess="none", crop=None), CPU)
+    pixels = next(raw.test([torch.arange(30)]))[0].mul(255).round().to(torch.uint8)
+    assert torch.allclose(restored(pixels), seen, atol=1e-4)
     assert seen.shape == (30, 1, crop or 10, crop or 10)
 
 
 def test_state_of_another_config() -> None:
     state = load(Config(preprocess="mean-image"), CPU).preprocess.state()
     for config in (Config(), Config(preprocess="mean-image", image_size=9), Config(data="cifar10")):
-        with pytest.raises(UserError, match="preprocess: expected"):
+        with pytest.raises(UserError, match="saved preprocessing doesn't fit the config: expected"):
             restore_preprocess(config, state)
     state["mean"][0, 0, 0] = float("nan")
     with pytest.raises(UserError, match="expected finite float32"):
@@ -140,14 +144,18 @@ def test_whitening_of_large_images() -> None:
         Config(preprocess="gcn-zca", image_size=65),
         Config(preprocess="gcn-zca", data="folder", data_dir="nowhere"),
     ):
-        with pytest.raises(UserError, match="expected images of at most 64x64 for gcn-zca"):
+        with pytest.raises(UserError, match="preprocess: gcn-zca takes images of at most 64x64"):
             load(config, CPU)
 
 
 def test_fitted_on_the_training_set_only() -> None:
     states = [
-        load(Config(preprocess="mean-image", **limits), CPU).preprocess.state()["mean"]
-        for limits in ({}, {"test_limit": 5}, {"train_limit": 50})
+        load(config, CPU).preprocess.state()["mean"]
+        for config in (
+            Config(preprocess="mean-image"),
+            Config(preprocess="mean-image", test_limit=5),
+            Config(preprocess="mean-image", train_limit=50),
+        )
     ]
     assert torch.equal(states[0], states[1])
     assert not torch.equal(states[0], states[2])
@@ -157,14 +165,21 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("gcn-zca-*.safetensors"))
 
 
-def count_fits(monkeypatch) -> list[int]:
+def count_fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fits: list[int] = []
-    real = whiten.fit
-    monkeypatch.setattr(whiten, "fit", lambda chunks: (fits.append(1), real(chunks))[1])
+    real = preprocess.fit_whitening
+
+    def fit(chunks: Iterable[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        fits.append(1)
+        return real(chunks)
+
+    monkeypatch.setattr(preprocess, "fit_whitening", fit)
     return fits
 
 
-def test_whitening_is_fitted_once(home: Path, tmp_path: Path, monkeypatch) -> None:
+def test_whitening_is_fitted_once(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fits = count_fits(monkeypatch)
     config = Config(preprocess="gcn-zca")
     states = [load(config, CPU).preprocess.state() for _ in range(3)]
@@ -193,7 +208,12 @@ def flip_a_bit(content: bytes) -> bytes:
     [lambda content: b"", lambda content: content[:-9], lambda content: b"x" * 5000, flip_a_bit],
     ids=["empty", "truncated", "noise", "a bit"],
 )
-def test_damaged_cache_is_computed_again(home: Path, monkeypatch, caplog, damage) -> None:
+def test_damaged_cache_is_computed_again(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[bytes], bytes],
+) -> None:
     fits = count_fits(monkeypatch)
     config = Config(preprocess="gcn-zca")
     good = load(config, CPU).preprocess.state()
@@ -209,19 +229,23 @@ def test_damaged_cache_is_computed_again(home: Path, monkeypatch, caplog, damage
 
 
 @pytest.mark.parametrize("stage", ["fsync", "replace"])
-def test_interrupted_write_leaves_no_file(home: Path, monkeypatch, stage: str) -> None:
-    def fail(*_) -> None:
+def test_interrupted_write_leaves_no_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(os if stage == "fsync" else Path, stage, fail)
+        patch.setattr(os, stage, fail)
         with pytest.raises(KeyboardInterrupt):
             load(Config(preprocess="gcn-zca"), CPU)
     assert list((home / ".cache" / "mpelu").iterdir()) == []
 
 
-def test_cache_that_cannot_be_written(home: Path, tmp_path: Path, caplog) -> None:
-    """A folder that can't be made: the next place; none at all: a warning."""
+def test_cache_that_cannot_be_written(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next directory is tried; without any, there is a warning."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "cache").write_bytes(b"a file")
     config = Config(preprocess="gcn-zca", data_dir=str(tmp_path / "data"))
@@ -233,12 +257,12 @@ def test_cache_that_cannot_be_written(home: Path, tmp_path: Path, caplog) -> Non
     (home / ".cache" / "mpelu").write_bytes(b"a file")
     with caplog.at_level(logging.WARNING):
         second = load(config, CPU)
-    assert "gcn-zca is not kept for the next time" in caplog.text
+    assert "gcn-zca could not be cached and will be computed again" in caplog.text
     assert torch.equal(first.preprocess.state()["matrix"], second.preprocess.state()["matrix"])
 
 
 def test_nothing_is_written_to_a_read_only_folder(home: Path, tmp_path: Path) -> None:
-    """Not by root either, whom the system would let."""
+    """Not even by root, whom the system would allow it."""
     folder = tmp_path / "data"
     folder.mkdir()
     folder.chmod(0o555)
@@ -247,24 +271,24 @@ def test_nothing_is_written_to_a_read_only_folder(home: Path, tmp_path: Path) ->
     assert len(files(home / ".cache" / "mpelu")) == 1
 
 
-def test_scaling() -> None:
+def test_resizing() -> None:
     images = torch.randint(0, 256, (3, 2, 8, 8), dtype=torch.uint8)
-    assert scale(images, 8) is images
-    assert torch.equal(scale(torch.full_like(images, 200), 5), torch.full((3, 2, 5, 5), 200))
+    assert resize(images, 8) is images
+    assert torch.equal(resize(torch.full_like(images, 200), 5), torch.full((3, 2, 5, 5), 200))
     ramp = torch.tensor([[0, 100], [0, 100]], dtype=torch.uint8)[None, None]
-    assert scale(ramp, 4)[0, 0, 0].tolist() == [0, 25, 75, 100]
+    assert resize(ramp, 4)[0, 0, 0].tolist() == [0, 25, 75, 100]
 
 
-@pytest.mark.parametrize("side", [3, 5, 20])
-def test_scaling_is_that_of_image_files(side: int) -> None:
+@pytest.mark.parametrize("size", [3, 5, 20])
+def test_resizing_is_that_of_image_files(size: int) -> None:
     images = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
-    for image, result in zip(images, scale(images, side), strict=True):
-        file = Image.fromarray(image[0].numpy()).resize((side, side), Image.Resampling.BILINEAR)
+    for image, result in zip(images, resize(images, size), strict=True):
+        file = Image.fromarray(image[0].numpy()).resize((size, size), Image.Resampling.BILINEAR)
         expected = torch.from_numpy(np.array(file))
         assert (result[0].int() - expected.int()).abs().max() <= 1
 
 
-def test_scaled_data() -> None:
+def test_resized_data() -> None:
     data = load(Config(image_size=24, augment="pad-crop-flip", preprocess="none"), CPU)
     assert data.size == 24
     images, labels = next(data.train([torch.arange(6)], 0))
@@ -276,10 +300,29 @@ def test_scaled_data() -> None:
 def test_fingerprint_sees_every_change() -> None:
     images = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
     labels = torch.arange(4)
-    prints = {Pictures(images=images, labels=labels).fingerprint()}
+    prints = {LabeledImages(images=images, labels=labels).fingerprint()}
     changed = images.clone()
     changed[3, 0, 1, 1] = 1
-    prints.add(Pictures(images=changed, labels=labels).fingerprint())
-    prints.add(Pictures(images=images, labels=labels.flip(0)).fingerprint())
-    prints.add(Pictures(images=images.view(4, 1, 1, 4), labels=labels).fingerprint())
+    prints.add(LabeledImages(images=changed, labels=labels).fingerprint())
+    prints.add(LabeledImages(images=images, labels=labels.flip(0)).fingerprint())
+    prints.add(LabeledImages(images=images.view(4, 1, 1, 4), labels=labels).fingerprint())
     assert len(prints) == 4
+
+
+def test_processes_that_fit_at_the_same_time_all_leave_a_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process starts writing the same file while this one is about to rename its own."""
+    path, rename = tmp_path / "cached", os.replace
+
+    def rename_late(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "getpid", lambda: 2)
+        monkeypatch.setattr(os, "replace", rename)
+        atomic.write(path, b"x" * 1000, shared=True)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setattr(os, "replace", rename_late)
+    atomic.write(path, b"x" * 1000, shared=True)
+    assert path.read_bytes() == b"x" * 1000
+    assert list(tmp_path.iterdir()) == [path]

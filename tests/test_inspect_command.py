@@ -1,28 +1,35 @@
 """`mpelu inspect` on a real small run, on networks before training, and on bad input."""
 
+import io
 import json
 import math
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from torch import nn
 
 import mpelu
 from mpelu.lab import cli
 from mpelu.lab.config import Config
-from mpelu.lab.inspecting import learned_parameters
-from mpelu.lab.inspecting.collect import collect
-from mpelu.lab.inspecting.figure import figure, png
-from mpelu.lab.inspecting.subject import of_config
-from mpelu.lab.inspecting.table import table
+from mpelu.lab.errors import UserError
+from mpelu.lab.inspecting import inspect_config, inspect_run, learned_parameters
+from mpelu.lab.inspecting.inspection import initial_network, measure
+from mpelu.lab.inspecting.plots import draw_inspection, to_png
+from mpelu.lab.inspecting.tables import inspection_tables
 from mpelu.lab.training.launch import train
 
-SMALL = {"model": "nopre-resnet-11", "model_options": {"width": 4}, "train_limit": 128}
+SMALL: dict[str, Any] = {
+    "model": "nopre-resnet-11",
+    "model_options": {"width": 4},
+    "train_limit": 128,
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +44,14 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "small"))
 
 
+def printed(found: dict[str, Any], width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    for table in inspection_tables(found):
+        console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
 def refuse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["inspect", *arguments])
@@ -47,7 +62,7 @@ def refuse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return said.err
 
 
-def strict(path: Path) -> dict:
+def strict(path: Path) -> Any:
     def no_number(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
 
@@ -90,13 +105,15 @@ def test_the_figure_shows_something(run: Path) -> None:
     assert 0.01 < dark < 0.5
 
 
-def test_quiet_out_and_which(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_out_and_weights(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "new" / "folder"
-    for which in ("best", "last"):
-        command = ["inspect", str(run), "--which", which, "--out", str(out), "--quiet"]
+    for weights in ("best", "last"):
+        command = ["inspect", str(run), "--weights", weights, "--out", str(out), "--quiet"]
         assert cli.main([*command, "--images", "7"]) == 0
         found = strict(out / "inspect.json")
-        assert (found["which"], found["images"]) == (which, 7)
+        assert (found["which"], found["images"]) == (weights, 7)
     assert capsys.readouterr() == ("", "")
     assert not (run / "inspect.json").exists()
 
@@ -132,7 +149,8 @@ def test_before_training(
     text = capsys.readouterr().out
     assert text.startswith("resnet-8, initial weights, 32 images of digits\n")
     assert list(tmp_path.iterdir()) == []
-    norms = [line.split() for line in text.splitlines() if " norm " in line]
+    norms = [row for line in text.splitlines() if (row := line.split())[1:2] == ["norm"]]
+    assert norms
     # Batch norm over the batch: its outputs have unit variance whatever the weights.
     assert all(float(row[3]) == pytest.approx(1, abs=0.02) for row in norms)
     assert cli.main([*command, *options]) == 0
@@ -149,24 +167,24 @@ def test_options_reach_the_network(tmp_path: Path) -> None:
 
 def test_it_is_the_network_a_run_starts_with(trained: Path) -> None:
     config = Config(**SMALL, epochs=2, batch_size=64, test_limit=40)
-    now = learned_parameters(of_config(config, 4).model).final
+    now = learned_parameters(initial_network(config, 4)[0]).final
     at_start = {name: values[0] for name, values in learned_parameters(trained).history.items()}
     assert now.keys() == at_start.keys()
     assert all(torch.equal(now[name], values) for name, values in at_start.items())
     for init in ("own", "lsuv"):
         config = Config(**SMALL, init=init)
-        one, two = (of_config(config, images).model.state_dict() for images in (4, 9))
+        one, two = (initial_network(config, images)[0].state_dict() for images in (4, 9))
         assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_bad_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "expected a run folder with config.json, got none" in refuse([str(empty)], capsys)
+    assert "expected a run folder (with config.json), got none" in refuse([str(empty)], capsys)
     assert "expected RUN or --model, got neither" in refuse([], capsys)
     assert "images: expected a number >= 1, got 0" in refuse([str(run), "--images", "0"], capsys)
-    assert "got both" in refuse([str(run), "--model", "resnet-8"], capsys)
-    assert "which: expected RUN" in refuse(["--model", "resnet-8", "--which", "best"], capsys)
+    assert "expected RUN or --model, got both" in refuse([str(run), "--model", "nin"], capsys)
+    assert "weights: needs RUN" in refuse(["--model", "nin", "--weights", "best"], capsys)
     assert "closest: 20" in refuse(["--model", "resnet-21"], capsys)
     file = tmp_path / "file"
     file.write_text("")
@@ -179,7 +197,7 @@ def test_runs_that_are_not_whole(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "model.safetensors: expected weights" in refuse([str(run)], capsys)
     (run / "model.safetensors").unlink()
     shutil.rmtree(run / "checkpoints")
-    assert "expected a checkpoint that can be read, got none" in refuse([str(run)], capsys)
+    assert "expected a readable checkpoint, got none" in refuse([str(run)], capsys)
     (run / "config.json").write_text("{")
     assert "config.json can't be read" in refuse([str(run)], capsys)
     assert not (run / "inspect.json").exists()
@@ -189,10 +207,11 @@ def test_networks_without_learnable_or_any_activations() -> None:
     batches = [(torch.randn(8, 4), torch.arange(8) % 2)]
     for parts in ([nn.ReLU()], [nn.Tanh()], [nn.PReLU(4)], []):
         model = nn.Sequential(nn.Linear(4, 4), *parts, nn.Linear(4, 2))
-        found = collect(model, batches, which="initial", network="own")
+        found = measure(model, batches, weights="initial", network="own")
         assert (found["residual"] is None) == (not parts)
-        assert len(table(found).splitlines()) >= 1 + len(model)
-        assert png(figure(found, "own")).startswith(b"\x89PNG")
+        assert len(inspection_tables(found)) == (3 if parts else 1)
+        assert len(printed(found).splitlines()) >= 1 + len(model)
+        assert to_png(draw_inspection(found, "own")).startswith(b"\x89PNG")
         json.dumps(found, allow_nan=False)
 
 
@@ -200,9 +219,53 @@ def test_a_module_called_twice_is_told_apart_in_the_table() -> None:
     act = mpelu.MPELU(4)
     model = nn.Sequential(nn.Linear(4, 4), act, nn.Linear(4, 4), act, nn.Linear(4, 2))
     batches = [(torch.randn(8, 4), torch.arange(8) % 2)]
-    text = table(collect(model, batches, which="initial", network="own"))
+    text = printed(measure(model, batches, weights="initial", network="own"))
     starts = [line.split("  ")[0] for line in text.splitlines()]
-    assert starts.count("1 #2") == 2  # among layers and among activations
+    assert starts.count("1 #2") == 3  # in the table of layers and in both tables of activations
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_tables_fit_the_terminal_and_cut_nothing(width: int) -> None:
+    names = [f"stages.{index}.residual.{'a' * 30}.activation" for index in range(2)]
+    model = nn.Sequential()
+    for name in names:
+        model.add_module(name.replace(".", "_"), nn.Sequential(nn.Linear(4, 4), mpelu.MPELU(4)))
+    batches = [(torch.randn(8, 4), torch.arange(8) % 2)]
+    found = measure(model, batches, weights="initial", network="own")
+    text = printed(found, width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert "…" not in text
+    whole = printed(found, 500)
+    for layer in found["layers"]:
+        assert f"{layer['name']} " in whole
+
+
+def test_python_functions_print_and_write_nothing(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    found = inspect_run(run, images=1)
+    assert found.title == "nopre-resnet-11, final weights of small, 1 image of digits"
+    assert (found.values["images"], found.files) == (1, ())
+    initial = inspect_config(Config(**SMALL, test_limit=8), images=8)
+    assert initial.values["which"] == "initial"
+    with pytest.raises(UserError, match="images: expected a number >= 1, got 0"):
+        inspect_config(Config(**SMALL), images=0)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_of_the_first_schema() -> None:
+    old = Path(__file__).parent / "run_folders" / "version1-finished"
+    kept = json.loads((old / "inspect.json").read_text())
+    found = inspect_run(old, images=kept["images"]).values
+    assert found.keys() == kept.keys()
+    assert [layer["name"] for layer in found["layers"]] == [
+        layer["name"] for layer in kept["layers"]
+    ]
+    for now, then in zip(found["layers"], kept["layers"], strict=True):
+        assert now["variance"] == pytest.approx(then["variance"], rel=1e-4)
 
 
 def test_help_needs_no_torch() -> None:

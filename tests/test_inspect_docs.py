@@ -1,24 +1,9 @@
-"""Examples in docstrings and docs/inspection.md give what they say."""
+"""The examples in docs/inspection.md return what the page says."""
+
+from __future__ import annotations
 
 import doctest
-import importlib
 from pathlib import Path
-
-import pytest
-import torch
-from torch import nn
-
-import mpelu
-
-NAMES = {"torch": torch, "nn": nn, "mpelu": mpelu}
-
-
-@pytest.mark.parametrize("name", ["statistics", "residuals", "gradients", "learned"])
-def test_docstrings(name: str) -> None:
-    module = importlib.import_module(f"mpelu.lab.inspecting.{name}")
-    result = doctest.testmod(module, extraglobs=NAMES)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def test_page() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mpelu
-from mpelu.lab.inspecting import LayerStatistics, activation_statistics, streams
+from mpelu.lab.inspecting import LayerStatistics, accumulators, activation_statistics
 from mpelu.models.activations import SReLU
 
 
@@ -22,7 +23,7 @@ def hooks(model: nn.Module) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 
-def only(model: nn.Module, batches: object, **options: object) -> LayerStatistics:
+def only(model: nn.Module, batches: Any, **options: Any) -> LayerStatistics:
     (row,) = activation_statistics(model, batches, **options)
     return row
 
@@ -70,17 +71,19 @@ def test_saturation_by_channel() -> None:
 
 
 @pytest.mark.parametrize("module", [nn.Sigmoid(), nn.Tanh(), nn.GELU(), nn.Softplus(), nn.SiLU()])
-def test_slopes_of_other_activations_are_asked_of_autograd(module: nn.Module) -> None:
+def test_slopes_of_other_activations_come_from_autograd(module: nn.Module) -> None:
     values = torch.linspace(-9, 9, 501).reshape(-1, 1)
     leaf = values.clone().requires_grad_()
     module(leaf).sum().backward()
     row = only(module, values)
     assert row.kind == "activation"
-    assert row.saturated_share == (leaf.grad.abs() < 0.01).double().mean().item()
-    assert 0 < row.saturated_share < 1
+    assert leaf.grad is not None
+    expected = (leaf.grad.abs() < 0.01).double().mean().item()
+    assert row.saturated_share == expected
+    assert 0 < expected < 1
 
 
-def test_an_activation_of_the_users_own_is_known_by_what_it_does() -> None:
+def test_activations_of_the_user_are_recognized_by_behavior() -> None:
     class Square(nn.Module):
         calls = 0
 
@@ -90,12 +93,13 @@ def test_an_activation_of_the_users_own_is_known_by_what_it_does() -> None:
 
     module = Square()
     row = only(module, torch.tensor([[0.001], [1.0], [-1.0]]))
-    assert (row.kind, row.saturated_share) == ("activation", pytest.approx(1 / 3))
+    assert row.kind == "activation"
+    assert row.saturated_share == pytest.approx(1 / 3)
     assert module.calls == 1
     assert only(SReLU(4), torch.randn(8, 4, 2, 2)).kind == "activation"
 
 
-def test_infinite_masks_are_let_through() -> None:
+def test_infinite_masks_are_accepted() -> None:
     class Masked(nn.Module):
         def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             return torch.softmax(values + mask, 1)
@@ -108,7 +112,7 @@ def test_dead_channels() -> None:
     inputs = torch.tensor([[-1.0, -1.0, 2.0], [-3.0, -3.0, -1.0]])
     inputs[:, 1] = -100.0
     relu = only(nn.ReLU(), inputs)
-    assert (relu.dead_share, relu.never_positive_share) == (pytest.approx(2 / 3),) * 2
+    assert [relu.dead_share, relu.never_positive_share] == pytest.approx([2 / 3] * 2)
     elu = only(nn.ELU(), inputs)
     assert elu.dead_share == pytest.approx(1 / 3)  # -1 throughout, saturated beyond float32
     assert elu.never_positive_share == pytest.approx(2 / 3)
@@ -140,7 +144,7 @@ def test_any_split_into_batches_gives_the_same(
     generator = torch.Generator().manual_seed(seed)
     data = torch.randn(sum(sizes), 3, 2, generator=generator, dtype=torch.float64) + offset
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "_CHUNK", chunk)
+        patch.setattr(accumulators, "_CHUNK", chunk)
         split = only(nn.ELU(), data.split(sizes))
     output = nn.functional.elu(data)
     assert split.mean == pytest.approx(output.mean().item(), rel=1e-12, abs=1e-13)
@@ -183,20 +187,23 @@ def test_every_call_of_a_shared_module_has_its_row() -> None:
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", "mixed"])
-def test_the_model_is_left_as_it_was(network: nn.Module, mode: str) -> None:
+def test_the_model_is_left_as_it_was(network: nn.Sequential, mode: str) -> None:
     network.train(mode != "eval")
+    first, last = network[0], network[6]
+    assert isinstance(first, nn.Conv2d)
+    assert isinstance(last, nn.Linear)
     if mode == "mixed":
         network[1].eval()
     batches = [torch.randn(4, 3, 8, 8) for _ in range(2)]
-    network[0].weight.grad = torch.ones_like(network[0].weight)
+    first.weight.grad = torch.ones_like(first.weight)
     modes = [module.training for module in network.modules()]
     before, random = state(network), torch.get_rng_state()
     activation_statistics(network, batches)
     assert state(network) == before
     assert torch.equal(torch.get_rng_state(), random)
     assert [module.training for module in network.modules()] == modes
-    assert network[0].weight.grad.unique().tolist() == [1]
-    assert network[6].weight.grad is None
+    assert first.weight.grad.unique().tolist() == [1]
+    assert last.weight.grad is None
     assert hooks(network) == 0
 
 
@@ -217,7 +224,7 @@ def test_an_error_in_the_model_leaves_nothing_behind(network: nn.Module) -> None
     assert hooks(network) == 0
 
 
-def test_outputs_that_are_no_real_tensor_are_passed_over() -> None:
+def test_outputs_other_than_real_tensors_are_skipped() -> None:
     class Two(nn.Module):
         def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return input, input
@@ -237,7 +244,7 @@ def test_keyword_and_positional_batches() -> None:
             self.act = nn.ReLU()
 
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            return self.act(input=a + b)
+            return torch.as_tensor(self.act(input=a + b))
 
     one = torch.ones(2, 2)
     for batch in [(one, one), {"a": one, "b": one}]:
@@ -245,27 +252,28 @@ def test_keyword_and_positional_batches() -> None:
         assert (row.mean, row.linear_share) == (2.0, 1.0)
 
 
-def test_chosen_layers_also_with_parts(network: nn.Module) -> None:
+def test_chosen_layers_may_have_submodules(network: nn.Module) -> None:
     model = nn.Sequential(network)
     rows = activation_statistics(model, torch.randn(2, 3, 8, 8), layers=["0.2", "0"])
     assert [(row.name, row.kind) for row in rows] == [("0", "block"), ("0.2", "activation")]
-    with pytest.raises(ValueError, match=r"got '0\.22' \(closest: '0\.2'\)"):
+    with pytest.raises(ValueError, match=r"layers: unknown module '0\.22'; did you mean '0\.2'\?"):
         activation_statistics(model, torch.randn(2, 3, 8, 8), layers=["0.22"])
 
 
-def test_compiled_models_are_watched(network: nn.Module) -> None:
+def test_compiled_models_are_observed(network: nn.Module) -> None:
     data = torch.randn(4, 3, 8, 8)
     network.eval()
     compiled = torch.compile(copy.deepcopy(network))
+    assert isinstance(compiled, nn.Module)
     assert activation_statistics(compiled, data) == activation_statistics(network, data)
 
 
-def test_values_that_overflowed_are_told_as_such() -> None:
+def test_overflow_is_reported_as_such() -> None:
     row = only(nn.ReLU(), torch.full((2, 2), 1e38), layers=None)
     assert math.isfinite(row.variance)  # in float64 it does not overflow
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU())
-    nn.init.constant_(model[0].weight, 1e38)
-    rows = activation_statistics(model, torch.full((4, 2), 1e10))
+    linear = nn.Linear(2, 2, bias=False)
+    nn.init.constant_(linear.weight, 1e38)
+    rows = activation_statistics(nn.Sequential(linear, nn.ReLU()), torch.full((4, 2), 1e10))
     assert math.isinf(rows[0].mean) or math.isnan(rows[0].mean)
     assert rows[1].linear_share == 1
 
@@ -274,34 +282,34 @@ def test_values_that_overflowed_are_told_as_such() -> None:
     ("batches", "message"),
     [
         ([], "at least one batch, got none"),
-        (torch.empty(0, 3), r"batches with values, got one of shape \[0, 3\]"),
-        ([torch.empty(2, 3, device="meta")], "batches with memory, got one on meta"),
-        ([torch.tensor([[math.nan]])], "batches of numbers, got NaN"),
+        (torch.empty(0, 3), r"a batch with values, got shape \[0, 3\]"),
+        ([torch.empty(2, 3, device="meta")], "a batch with values, got one on meta"),
+        ([torch.tensor([[math.nan]])], "a batch without NaN, got NaN"),
         ([("a", 1)], "tensors in a batch, got tuple"),
     ],
 )
-def test_bad_batches(batches: object, message: str) -> None:
+def test_bad_batches(batches: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         activation_statistics(nn.ReLU(), batches)
 
 
 def test_bad_models() -> None:
     with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got builtin_function"):
-        activation_statistics(torch.relu, torch.ones(1))
-    with pytest.raises(ValueError, match=r"got 0\.weight on meta"):
+        activation_statistics(torch.relu, torch.ones(1))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"0\.weight is on the meta device"):
         activation_statistics(nn.Sequential(nn.Linear(2, 2, device="meta")), torch.ones(1, 2))
-    with pytest.raises(ValueError, match="got a lazy weight"):
+    with pytest.raises(ValueError, match="weight is lazy; run the model once"):
         activation_statistics(nn.LazyLinear(2), torch.ones(1, 2))
 
 
-def test_what_hands_on_the_output_of_another_has_no_row_unless_named() -> None:
+def test_layers_that_return_another_output_unchanged_have_no_row_unless_named() -> None:
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.around, self.after = nn.Linear(2, 2), nn.Identity(), nn.Sequential()
 
         def forward(self, input: torch.Tensor) -> torch.Tensor:
-            return self.after(self.conv(input) + self.around(input))
+            return torch.as_tensor(self.after(self.conv(input) + self.around(input)))
 
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), Residual(), Residual()).eval()
     data = torch.ones(2, 2)

@@ -12,11 +12,11 @@ from mpelu.models import table
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, table.Row]:
+def rows() -> dict[str, table.NetworkSize]:
     return {row.name: row for row in table.rows()}
 
 
-def test_one_row_per_network(rows: dict[str, table.Row]) -> None:
+def test_one_row_per_network(rows: dict[str, table.NetworkSize]) -> None:
     assert list(rows) == models.names()
     row = rows["nopre-resnet-164"]
     assert (row.layers, row.parameters, row.input_size) == (164, 1_696_250, 32)
@@ -27,7 +27,7 @@ def test_one_row_per_network(rows: dict[str, table.Row]) -> None:
 @pytest.mark.parametrize(
     "name", ["nin", "plain-15", "resnet-20", "mpelu-resnet-b-20", "all-cnn-c", "dsn", "fitnet-19"]
 )
-def test_multiply_adds(rows: dict[str, table.Row], name: str) -> None:
+def test_multiply_adds(rows: dict[str, table.NetworkSize], name: str) -> None:
     side = rows[name].input_size
     with torch.device("meta"):
         network = models.create(name).eval()
@@ -38,7 +38,7 @@ def test_multiply_adds(rows: dict[str, table.Row], name: str) -> None:
 
 
 def printed(
-    rows: dict[str, table.Row],
+    rows: dict[str, table.NetworkSize],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[list[str], list[str]]:
@@ -50,7 +50,7 @@ def printed(
 
 
 def test_the_table_fits_80_columns_with_every_number(
-    rows: dict[str, table.Row],
+    rows: dict[str, table.NetworkSize],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -79,7 +79,7 @@ def test_the_table_fits_80_columns_with_every_number(
 
 
 def test_columns_may_be_set(
-    rows: dict[str, table.Row],
+    rows: dict[str, table.NetworkSize],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

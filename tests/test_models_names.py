@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -109,16 +110,14 @@ def test_edges(name: str, shortcut: str, in_channels: int, num_classes: int, wid
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        (
-            "resnt-110",
-            {},
-            ["one of nin, plain-15/30/52, resnet-20/", "'resnt-110'", "'resnet-110'"],
-        ),
-        ("resnet", {}, ["'resnet'", "closest: 'resnet-"]),
-        ("wide-resnet-28", {}, ["closest: 'wide-resnet-28-10'"]),
-        ("nin-3", {}, ["closest: 'nin'"]),
-        ("resnet-21", {}, ["resnet-21", "6n+2", "got 21", "closest: 20"]),
-        ("resnet-2", {}, ["n >= 1", "got 2", "closest: 8"]),
+        ("resnt-110", {}, ["unknown network 'resnt-110'; did you mean", "'resnet-20'"]),
+        ("resnet50", {}, ["unknown network 'resnet50'; did you mean", "'resnet-20'"]),
+        ("resnet", {}, ["unknown network 'resnet'; expected a name like 'resnet-20'"]),
+        ("wide-resnet-28", {}, ["expected a name like 'wide-resnet-16-8'"]),
+        ("nin-3", {}, ["expected a name like 'nin'"]),
+        ("resnet-21", {}, ["resnet-21", "CIFAR", "6n+2", "got 21", "closest: 20"]),
+        ("resnet-18", {}, ["resnet-18", "CIFAR", "6n+2", "8, 14, 20, ...", "closest: 20"]),
+        ("resnet-2", {}, ["8, 14, 20, ...", "got 2", "closest: 8"]),
         ("nopre-resnet-165", {}, ["9n+2", "got 165", "closest: 164"]),
         ("wide-resnet-27-10", {}, ["6n+4", "got 27", "closest: 28"]),
         ("wide-resnet-28-0", {}, ["widening", ">= 1", "got 0"]),
@@ -126,7 +125,11 @@ def test_edges(name: str, shortcut: str, in_channels: int, num_classes: int, wid
         ("plain-14", {}, [">= 15", "got 14"]),
         ("fitnet-11", {}, ["19", "got 11"]),
         ("elu-11", {}, ["18", "got 11"]),
-        ("nin", {"activation": "mplu"}, ["relu, leaky_relu,", "'mplu'", "closest: 'mpelu'"]),
+        (
+            "nin",
+            {"activation": "mplu"},
+            ["unknown activation 'mplu'; did you mean 'mpelu'? Choose "],
+        ),
         ("nin", {"activation": 3}, ["name or a callable", "got 3"]),
         ("nin", {"activation": lambda _: "x"}, ["torch.nn.Module", "got 'x'"]),
         ("nin", {"activation": "relu", "alpha": 0.1}, ["alpha", "relu", "got 0.1"]),
@@ -134,9 +137,17 @@ def test_edges(name: str, shortcut: str, in_channels: int, num_classes: int, wid
         ("nin", {"activation": lambda _: nn.ReLU(), "alpha": 1}, ["alpha", "callable"]),
         ("fitnet-19", {"alpha": 1.0}, ["alpha", "got 1.0"]),
         ("nin", {"beta": 0.0}, ["beta", "got 0"]),
-        ("nin", {"width": 8}, ["option", "none", "'width'"]),
-        ("resnet-20", {"widht": 8}, ["width, shortcut,", "'widht'", "closest: 'width'"]),
-        ("resnet-20", {"shortcut": "D"}, ["A, B, C, conv", "'D'"]),
+        ("nin", {"width": 8}, ["nin: unknown option 'width'; there are none"]),
+        (
+            "resnet-20",
+            {"widht": 8},
+            ["resnet-20: unknown option 'widht'; did you mean 'width'? Choose width, short"],
+        ),
+        (
+            "resnet-20",
+            {"shortcut": "D"},
+            ["resnet-20: unknown shortcut 'D'; choose A, B, C or conv"],
+        ),
         ("resnet-20", {"width": 0}, ["width", ">= 1", "got 0"]),
         ("resnet-20", {"num_classes": 0}, ["num_classes", "got 0"]),
         ("resnet-20", {"num_classes": True}, ["num_classes", "got True"]),
@@ -151,6 +162,60 @@ def test_errors_of_create(name: str, options: dict[str, object], words: list[str
         models.create(name, **options)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["vgg", "vgg-16", "imagenet", "", "-", "resnt-110", "a" * 200])
+def test_an_unknown_network_is_told_in_a_short_line(name: str) -> None:
+    with pytest.raises(ValueError, match="unknown network") as caught:
+        models.create(name)
+    assert len(str(caught.value)) < 140 + len(name)
+    assert str(caught.value).endswith("`mpelu models` lists all")
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [
+        ("vgg", ""),
+        ("vgg-16", ""),
+        ("imagenet", ""),
+        ("highwy-19", "did you mean a name like 'highway-19'? "),
+        ("fit-net-19", "did you mean a name like 'fitnet-19'? "),
+    ],
+)
+def test_only_names_that_are_close_are_suggested(name: str, suggested: str) -> None:
+    with pytest.raises(ValueError, match="unknown network") as caught:
+        models.create(name)
+    expected = f"unknown network {name!r}; {suggested}`mpelu models` lists all"
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "channels"),
+    [
+        ("resnet-50", {}, "16, 32, 64"),
+        ("resnet-152", {"width": 4}, "4, 8, 16"),
+        ("mpelu-resnet-50", {}, "16, 32, 64"),
+        ("preresnet-101", {}, "64, 128, 256"),
+    ],
+)
+def test_a_depth_of_torchvision_gives_a_warning(
+    name: str, options: dict[str, Any], channels: str
+) -> None:
+    depth = name.rpartition("-")[2]
+    with torch.device("meta"), pytest.warns(UserWarning, match="is the CIFAR") as caught:
+        network = models.create(name, **options)
+    (warning,) = caught
+    assert str(warning.message) == (
+        f"{name} is the CIFAR residual network of {depth} layers ({channels} channels), "
+        f"not torchvision's ImageNet ResNet-{depth}"
+    )
+    assert warning.filename == __file__
+    assert isinstance(network, residual.ResidualNetwork)
+    outputs = {
+        [layer for layer in block.branch if isinstance(layer, nn.Conv2d)][-1].out_channels
+        for block in network.blocks
+    }
+    assert ", ".join(map(str, sorted(outputs))) == channels
 
 
 def test_a_callable_must_not_hand_out_one_module_twice() -> None:

@@ -1,4 +1,4 @@
-"""Residual networks: each variant does what its recipe says."""
+"""Residual networks: each variant does what its design says."""
 
 import pytest
 import torch

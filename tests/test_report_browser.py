@@ -54,20 +54,22 @@ def report(window: driver.Browser, page: str) -> Iterator[driver.Browser]:
 
 
 def pixels(window: driver.Browser, series: str) -> list[tuple[float, float]]:
-    path = window.run(
+    path: str = window.run(
         "return document.querySelector(`#shape path[data-series='${arguments[0]}']`)"
         ".getAttribute('d')",
         series,
     )
-    return [tuple(map(float, pair.split())) for pair in re.split("[ML]", path)[1:]]
+    pairs = [pair.split() for pair in re.split("[ML]", path)[1:]]
+    return [(float(x), float(y)) for x, y in pairs]
 
 
 def lines(window: driver.Browser, figure: str) -> list[str]:
-    return window.run(
+    keys: list[str] = window.run(
         "return [...document.querySelectorAll(`#${arguments[0]} path.line`)]"
         ".map((path) => path.dataset.series)",
         figure,
     )
+    return keys
 
 
 def slider_to(window: driver.Browser, name: str, value: float) -> None:
@@ -115,7 +117,7 @@ def test_typing_moves_the_curve_and_the_slider(report: driver.Browser) -> None:
     report.run(SET, "alpha-number", "3.5")
     assert pixels(report, "MPELU") != before
     assert report.run("return Number(document.getElementById('alpha-slider').value)") > position
-    assert "nearest" in report.run(VERDICT) or "ELU with its α at 3.5" in report.run(VERDICT)
+    assert report.run(VERDICT) == "The curve equals ELU with α = 3.5."
 
 
 @pytest.mark.parametrize("typed", ["", "-1", "0", "1e9"])
@@ -218,13 +220,13 @@ def test_dragging_zooms(report: driver.Browser) -> None:
             clickCount=1,
         )
     assert report.run(path) != whole
-    report.run("document.querySelector('#curves-error button[title=\"Show all\"]').click()")
+    report.run("document.querySelector('#curves-error button[title=\"Reset zoom\"]').click()")
     assert report.run(path) == whole
 
 
 def test_another_set_can_be_chosen(report: driver.Browser) -> None:
     report.run(
-        "const field = document.getElementById('curves-set'); field.value = 'set:single';"
+        "const field = document.getElementById('curves-set'); field.value = 'single|cifar10';"
         "field.dispatchEvent(new Event('change'))"
     )
     report.wait("return document.querySelectorAll('#curves-error path.line').length === 2")
@@ -234,15 +236,15 @@ def test_another_set_can_be_chosen(report: driver.Browser) -> None:
 def test_what_the_page_says(report: driver.Browser) -> None:
     said = report.run("return document.getElementById('main').innerText")
     for expected in (
-        "Shrunk from the paper: 20 epochs in place of 164; 5,000 of 50,000 images.",
+        "Reduced from the paper: 20 epochs in place of 164; 5,000 of 50,000 images.",
         "scale: small",
         "seeds: 2",
         "▲ +0.82",
         "▼ −0.08",
-        "step 2,346 of 7,820",
+        "2,346 of 7,820",
         "diverged at step 13: loss is not finite",
         "single/damaged: metrics.jsonl: 2 of 18 lines can't be read",
-        "Curves of more than 300 points are thinned",
+        "Curves of more than 300 points are downsampled",
     ):
         assert expected in said
     headings = report.run("return [...document.querySelectorAll('h2')].map((h) => h.textContent)")
@@ -252,8 +254,88 @@ def test_what_the_page_says(report: driver.Browser) -> None:
         "Signal by depth",
         "Learned α and β",
         "Runs",
-        "Explorer of the activation",
+        "Activation explorer",
     ]
+
+
+def banner(window: driver.Browser) -> list[str]:
+    script = "return [...document.querySelectorAll('.smoke')].map((e) => e.textContent)"
+    found: list[str] = window.run(script)
+    return found
+
+
+def test_a_measured_table_has_no_banner(report: driver.Browser) -> None:
+    assert banner(report) == []
+    assert report.run("return document.querySelectorAll('.higher, .lower').length") > 2
+
+
+def test_a_smoke_test_says_so_and_compares_nothing(window: driver.Browser, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(result(scale="smoke")))
+    main(["report", str(tmp_path), "-o", str(tmp_path / "report")])
+    window.open((tmp_path / "report" / "index.html").as_uri())
+    window.wait("return document.documentElement.dataset.drawn")
+    (said,) = banner(window)
+    assert said.endswith("The numbers are not measurements.")
+    text = window.run("return document.getElementById('results').innerText")
+    assert "9.10 ± 0.20" in text
+    assert "measured − paper" not in text
+    marks = ".higher, .lower, .same, .far"
+    assert window.run(f"return document.querySelectorAll('{marks}').length") == 0
+
+
+COLUMN = """
+const index = [...document.querySelectorAll("#runs-table thead th")]
+  .findIndex((head) => head.textContent.replace("\u00a0", " ") === arguments[0]);
+return [...document.querySelectorAll(`#runs-table tbody tr > :nth-child(${index + 1})`)]
+  .map((cell) => cell.textContent);
+"""
+SORT = """
+[...document.querySelectorAll("#runs-table thead button")]
+  .find((button) => button.textContent.replace("\u00a0", " ") === arguments[0]).click();
+"""
+
+
+def test_runs_can_be_sorted(report: driver.Browser) -> None:
+    unsorted = report.run(COLUMN, "test error, %")
+    report.run(SORT, "test error, %")
+    numbers = sorted((each for each in unsorted if each != "–"), key=float)
+    assert report.run(COLUMN, "test error, %") == [*numbers, "–"]
+    heads = "return [...document.querySelectorAll('[aria-sort]')].map((e) => e.ariaSort)"
+    assert report.run(heads) == ["ascending"]
+    report.run(SORT, "test error, %")
+    assert report.run(COLUMN, "test error, %") == [*reversed(numbers), "–"]
+    assert report.run(heads) == ["descending"]
+    report.run(SORT, "test error, %")
+    assert report.run(COLUMN, "test error, %") == unsorted
+    report.run(SORT, "run")
+    names = report.run(COLUMN, "run")
+    assert names == sorted(names)
+    assert set(report.run(COLUMN, "learning rate")) == {"0.1"}
+
+
+def test_data_sets_never_share_a_chart(window: driver.Browser, tmp_path: Path) -> None:
+    for data in ("digits", "cifar10"):
+        for place in ("one", "two"):
+            write_run(tmp_path / place / f"{data}-run", epochs=3, data=data)
+    main(["report", str(tmp_path), "-o", str(tmp_path / "report")])
+    window.open((tmp_path / "report" / "index.html").as_uri())
+    window.wait("return document.documentElement.dataset.drawn")
+    choices = window.run(
+        "return [...document.getElementById('curves-set').options].map((o) => [o.value, o.text])"
+    )
+    assert [text for _, text in choices] == [
+        "one (cifar10)", "one (digits)", "two (cifar10)", "two (digits)",
+        "all runs on cifar10", "all runs on digits",
+    ]  # fmt: skip
+    for value, _ in choices:
+        window.run(
+            "const field = document.getElementById('curves-set'); field.value = arguments[0];"
+            "field.dispatchEvent(new Event('change'))",
+            value,
+        )
+        window.wait("return document.querySelectorAll('#curves-error path.line').length")
+        shown = lines(window, "curves-error")
+        assert len({name.split("/")[1] for name in shown}) == 1
 
 
 COPY = """
@@ -443,7 +525,7 @@ def test_a_served_page_follows_its_runs(window: driver.Browser, tmp_path: Path) 
             window.run("document.getElementById('curves-error-log').focus()")
             status = json.loads((run / "status.json").read_text())
             (run / "status.json").write_text(json.dumps({**status, "step": 1300}))
-            window.wait("return document.body.textContent.includes('step 1,300 of 3,519')")
+            window.wait("return document.body.textContent.includes('1,300 of 3,519')")
             kept = "const box = document.getElementById('curves-error-log'); return box.checked"
             assert window.run(kept)
             assert window.run("return document.activeElement.id") == "curves-error-log"

@@ -14,6 +14,7 @@ import pytest
 from report_runs import result, write_all, write_run
 
 from mpelu.lab.cli import main
+from mpelu.lab.reporting import write_report
 from mpelu.lab.reporting.page import embed, explorer_page
 
 
@@ -23,17 +24,17 @@ def test_writes_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr()
     assert said.out == f"{out / 'index.html'}: 1 table, 9 runs\n"
     assert said.err == "mpelu: single/damaged: metrics.jsonl: 2 of 18 lines can't be read\n"
-    assert sorted(os.listdir(out)) == ["cache.json", "index.html"]
+    assert sorted(os.listdir(out)) == ["index.cache.json", "index.html"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["{}"], "{}: expected run folders or a result.json, found none"),
-        (["{}/none"], "{}/none: expected a folder with runs, got none"),
-        (["{}/file"], "{}/file: expected a folder with runs, got none"),
-        (["{}/none", "--serve"], "{}/none: expected a folder with runs, got none"),
-        (["{}", "--serve", "--port", "99999"], "--port: expected a free port, got 99999"),
+        (["{}"], "{}: expected run folders or results of studies, found none"),
+        (["{}/none"], "{}/none: expected a directory with runs, got none"),
+        (["{}/file"], "{}/file: expected a directory with runs, got none"),
+        (["{}/none", "--serve"], "{}/none: expected a directory with runs, got none"),
+        (["{}", "--serve", "--port", "99999"], "port: expected a free port, got 99999"),
     ],
 )
 def test_nothing_to_report(
@@ -46,7 +47,8 @@ def test_nothing_to_report(
         main(["report", *given, "-o", str(out)])
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"mpelu: error: {said.format(tmp_path)}")
+    assert error.startswith("mpelu: error: ")
+    assert said.format(tmp_path) in error
     assert error.count("\n") == 1
     assert not out.exists()
 
@@ -75,7 +77,7 @@ def test_the_old_page_stays_until_the_new_one_is_whole(
     with pytest.raises(SystemExit):
         main(arguments)
     assert page.read_text() == "old"
-    assert sorted(os.listdir(page.parent)) == ["cache.json", "index.html"]
+    assert sorted(os.listdir(page.parent)) == ["index.cache.json", "index.html"]
 
 
 def page_of(tmp_path: Path, runs: Path) -> str:
@@ -129,11 +131,35 @@ def test_two_hundred_runs_of_a_thousand_epochs_stay_small(tmp_path: Path) -> Non
     assert frame + 200 * (alone - frame) < 15e6
 
 
+@pytest.mark.parametrize("name", ["index.html", "runs.html"])
+def test_a_page_or_a_directory_for_it(tmp_path: Path, name: str) -> None:
+    run = str(write_run(tmp_path / "run", epochs=1))
+    out = tmp_path / "out" if name == "index.html" else tmp_path / "out" / name
+    main(["report", run, "-o", str(out)])
+    assert sorted(os.listdir(tmp_path / "out")) == sorted([name, f"{Path(name).stem}.cache.json"])
+    main(["explore", "-o", str(tmp_path / "explorer"), "--no-open"])
+    assert os.listdir(tmp_path / "explorer") == ["mpelu-explorer.html"]
+
+
+def test_the_python_function_prints_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = write_report([write_all(tmp_path / "all")], tmp_path / "report")
+    assert (found.page, found.tables, found.runs) == (tmp_path / "report" / "index.html", 1, 9)
+    assert found.problems == ("single/damaged: metrics.jsonl: 2 of 18 lines can't be read",)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_explore_writes_and_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: not opened.append(address))
+
+    def note(address: str) -> bool:
+        opened.append(address)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", note)
     page = tmp_path / "a folder" / "explorer.html"
     assert main(["explore", "-o", str(page)]) == 0
     assert opened == [page.as_uri()]

@@ -1,4 +1,4 @@
-"""What the report reads: thinned, checked, kept; nothing from a run folder is believed."""
+"""What the report reads: downsampled, checked, cached; no run folder is trusted."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from safetensors.numpy import save_file
 from torch import nn
 
 import mpelu
-from mpelu.lab.reporting import collect as collecting
-from mpelu.lab.reporting.cache import Cache
-from mpelu.lab.reporting.collect import collect, problems, read_run, shortest_names
+from mpelu.lab.reporting import collection
+from mpelu.lab.reporting.collection import Cache, collect, problems, shortest_names
+from mpelu.lab.reporting.curves import MOST_POINTS, downsample
 from mpelu.lab.reporting.learned import BINS, MOST_EPOCHS
 from mpelu.lab.reporting.results import read_result
-from mpelu.lab.reporting.thin import MOST_POINTS, thin
+from mpelu.lab.reporting.runs import read_run
 from mpelu.lab.reporting.values import LONGEST_TEXT, number, text
 from mpelu.lab.run import snapshots
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=2000), st.integers(4, 400))
-def test_thinning_keeps_ends_extremes_and_order(values: list[float], most: int) -> None:
-    x, y = thin(range(len(values)), values, most)
+def test_downsampling_keeps_ends_extremes_and_order(values: list[float], most: int) -> None:
+    x, y = downsample(range(len(values)), values, most)
     assert len(x) == len(y) <= max(most, 0)
     assert x == sorted(set(x))
     assert [values[int(index)] for index in x] == y
@@ -41,11 +41,11 @@ def test_thinning_keeps_ends_extremes_and_order(values: list[float], most: int) 
         assert y == values
 
 
-def test_thinning_keeps_the_peak_of_every_part() -> None:
+def test_downsampling_keeps_the_peak_of_every_part() -> None:
     values = [0.0] * 10_000
     for index in range(50, 10_000, 100):
         values[index] = 1.0 if index % 200 == 50 else -1.0
-    _, y = thin(range(10_000), values)
+    _, y = downsample(range(10_000), values)
     assert len(y) <= MOST_POINTS
     assert (y.count(1.0), y.count(-1.0)) == (50, 50)
 
@@ -187,6 +187,48 @@ def test_damage_is_told(tmp_path: Path, file: str, content: bytes | None, said: 
     assert any(said in problem for problem in read_run(path)["problems"])
 
 
+def test_settings_and_speed_of_a_run(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", epochs=5, speed=[100, 900, 200]))
+    assert (run["epochs"], run["lr"], run["seed"], run["speed"]) == (5, 0.1, 0, 200)
+    assert read_run(write_run(tmp_path / "other", epochs=1))["speed"] is None
+
+
+def test_images_in_a_directory_are_named_after_it(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", epochs=1)
+    config = json.loads((path / "config.json").read_text())
+    config |= {"data": "folder", "data_dir": "/somewhere/photos"}
+    (path / "config.json").write_text(json.dumps(config))
+    assert read_run(path)["data"] == "photos/"
+
+
+def test_runs_of_the_first_schema() -> None:
+    folders = Path(__file__).parent / "run_folders"
+    collected = collect([folders], Cache())
+    by_name = {run["name"]: run for run in collected["runs"]}
+    finished = by_name["version1-finished"]
+    assert (finished["state"], finished["problems"], finished["set"]) == (
+        "finished", [], "run_folders",
+    )  # fmt: skip
+    assert finished["inspected"] is not None
+    assert len(finished["learned"]) == 2
+    assert by_name["version1-interrupted"]["state"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("changes", "smoke"),
+    [
+        ({}, False),
+        ({"scale": "smoke"}, True),
+        ({"smoke": True}, True),
+        ({"scale": "smoke", "smoke": False}, False),
+    ],
+)
+def test_smoke_tests_are_marked(tmp_path: Path, changes: dict[str, object], smoke: bool) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result(**changes)))
+    assert read_result(path)["smoke"] is smoke
+
+
 def test_a_result(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps(result()))
@@ -235,6 +277,40 @@ def test_runs_of_a_table_are_one_set(tmp_path: Path) -> None:
     assert problems(collected) == ["single/damaged: metrics.jsonl: 2 of 18 lines can't be read"]
 
 
+@pytest.mark.parametrize(
+    ("given", "run", "expected"),
+    [
+        (".", "runs/first", "runs"),
+        ("runs", "runs/first", "runs"),
+        ("runs/first", "runs/first", "runs"),
+        (".", "out/table9-small/runs/relu-seed0", "table9-small"),
+        ("out", "out/table9-small/runs/relu-seed0", "table9-small"),
+        ("out/table9-small", "out/table9-small/runs/relu-seed0", "runs"),
+    ],
+)
+def test_a_run_belongs_to_its_study_or_its_directory(
+    tmp_path: Path, given: str, run: str, expected: str
+) -> None:
+    write_run(tmp_path / "project" / run, epochs=1)
+    (found,) = collect([tmp_path / "project" / given], Cache())["runs"]
+    assert found["set"] == expected
+
+
+def test_a_finished_study_names_its_runs(tmp_path: Path) -> None:
+    write_run(tmp_path / "table9-small" / "runs" / "relu-seed0", epochs=1)
+    (tmp_path / "table9-small" / "result.json").write_text(json.dumps(result()))
+    (found,) = collect([tmp_path / "table9-small"], Cache())["runs"]
+    assert found["set"] == "table9-small"
+
+
+def test_runs_named_by_their_seed_alone_are_a_group_named_after_the_directory(
+    tmp_path: Path,
+) -> None:
+    for seed in range(2):
+        write_run(tmp_path / "relu" / f"seed{seed}", epochs=1, seed=seed)
+    assert [run["group"] for run in collect([tmp_path], Cache())["runs"]] == ["relu", "relu"]
+
+
 def test_a_running_experiment_that_has_fallen_silent(tmp_path: Path) -> None:
     an_hour_ago = time.time() - 3600
     write_run(tmp_path / "old", state="running", status={"updated": an_hour_ago})
@@ -262,7 +338,7 @@ def test_nothing_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         read.append(path.name)
         return read_run(path)
 
-    monkeypatch.setattr(collecting, "read_run", counted)
+    monkeypatch.setattr(collection, "read_run", counted)
     again = collect([runs], Cache(kept))
     assert {**again, "made": 0} == {**first, "made": 0}
     assert read == []

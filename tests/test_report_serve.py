@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from report_runs import write_run
 
-from mpelu.lab.reporting.serve import Server, make_server
+from mpelu.lab.reporting.serve import ReportServer, make_server
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[ReportServer]:
     write_run(tmp_path / "runs" / "going", epochs=2, planned=9, state="running")
     with make_server([tmp_path / "runs"], 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -29,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         thread.join()
 
 
-def ask(server: Server, path: str, host: str | None = None) -> tuple[int, str]:
+def ask(server: ReportServer, path: str, host: str | None = None) -> tuple[int, str]:
     port = server.server_address[1]
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{port}"})
@@ -39,18 +39,18 @@ def ask(server: Server, path: str, host: str | None = None) -> tuple[int, str]:
     return answer.status, body
 
 
-def test_listens_on_this_machine_alone(server: Server) -> None:
+def test_listens_on_this_machine_alone(server: ReportServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_page_asks_its_own_server_only(server: Server) -> None:
+def test_page_asks_its_own_server_only(server: ReportServer) -> None:
     status, page = ask(server, "/")
     assert status == 200
     assert "connect-src 'self'" in page
 
 
 @pytest.mark.parametrize("host", ["elsewhere.example", "127.0.0.1", "127.0.0.1:1", ""])
-def test_other_names_are_refused(server: Server, host: str) -> None:
+def test_other_names_are_refused(server: ReportServer, host: str) -> None:
     for path in ("/", "/data.json", "/version"):
         status, body = ask(server, path, host or "x")
         assert status == 403
@@ -58,11 +58,11 @@ def test_other_names_are_refused(server: Server, host: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/../runs/going/config.json", "/cache.json", "/index.html"])
-def test_serves_no_files(server: Server, path: str) -> None:
+def test_serves_no_files(server: ReportServer, path: str) -> None:
     assert ask(server, path)[0] == 404
 
 
-def test_version_changes_with_the_runs_only(server: Server, tmp_path: Path) -> None:
+def test_version_changes_with_the_runs_only(server: ReportServer, tmp_path: Path) -> None:
     before = ask(server, "/version")
     assert ask(server, "/version") == before
     status = tmp_path / "runs" / "going" / "status.json"
@@ -77,9 +77,9 @@ def test_version_changes_with_the_runs_only(server: Server, tmp_path: Path) -> N
 def test_a_folder_without_runs_may_get_some(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with make_server([tmp_path / "runs"], 0) as server:
-        assert server.watcher.now()["runs"] == []
+        assert server.report.now()["runs"] == []
         write_run(tmp_path / "runs" / "one", epochs=1)
-        assert len(server.watcher.now()["runs"]) == 1
+        assert len(server.report.now()["runs"]) == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

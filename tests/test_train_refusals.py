@@ -15,9 +15,9 @@ from mpelu.lab.training.launch import train
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"model": "resnet-21"}, "expected a depth of 6n"),
-        ({"model": "resmet-20"}, "closest: 'resnet-20'"),
-        ({"model_options": {"depth": 3}}, "resnet-8: option"),
+        ({"model": "resnet-21"}, "this CIFAR network has 6n"),
+        ({"model": "resmet-20"}, "did you mean a name like 'resnet-20'"),
+        ({"model_options": {"depth": 3}}, "resnet-8: unknown option 'depth'"),
         ({"model_options": {"num_classes": 100}}, "expected num_classes=10, as the data has"),
         ({"model_options": {"in_channels": 3}}, "expected in_channels=1, as the data has"),
         ({"model_options": {"alpha": 1}}, "give alpha as --alpha instead"),
@@ -27,7 +27,7 @@ from mpelu.lab.training.launch import train
             {"model": "nin", "model_options": {}, "gradient_checkpointing": True},
             "expected a residual",
         ),
-        ({"activation": "gelu"}, "activation: expected one of"),
+        ({"activation": "gelu"}, "unknown activation 'gelu'; did you mean 'elu'?"),
         ({"activation": "relu", "beta": 1.0}, "beta: expected None"),
         ({"linear_std": (0.1, 0.1)}, "linear_std: expected 1 number, one per linear layer, got 2"),
         ({"device": "cuda"}, "device: expected a GPU"),

@@ -12,6 +12,7 @@ import time
 import pytest
 from train_helpers import begin, equal, final, rows, small, status
 
+from mpelu.lab import atomic
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import checkpoint, files, metrics
 from mpelu.lab.run.metrics import read_rows
@@ -115,7 +116,7 @@ def test_a_save_interrupted_at_each_stage_leaves_a_run_that_goes_on(
 def break_write(patch, target, stage, error):
     """Writing the target file comes to its end at a stage, with part of the data written."""
     temporary = str(target) + files.TEMPORARY
-    real = {"open": open, "fsync": os.fsync, "replace": os.replace, "folder": files.sync_directory}
+    real = {"open": open, "fsync": os.fsync, "replace": os.replace, "folder": atomic.sync_directory}
     at_work = []
 
     class Broken:
@@ -152,10 +153,10 @@ def break_write(patch, target, stage, error):
 
         return call
 
-    patch.setattr(files, "open", opening, raising=False)
+    patch.setattr(atomic, "open", opening, raising=False)
     patch.setattr(files.os, "fsync", failing("fsync"))
     patch.setattr(files.os, "replace", failing("replace"))
-    patch.setattr(files, "sync_directory", failing("folder"))
+    patch.setattr(atomic, "sync_directory", failing("folder"))
 
 
 @pytest.mark.parametrize("stage", ["open", "write", "fsync"])

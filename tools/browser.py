@@ -1,4 +1,4 @@
-"""Chromium without a window, driven over chromedriver's own protocol: no library needed."""
+"""Headless Chromium, driven through the protocol of chromedriver without any library."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ FLAGS = [
 
 
 def missing() -> str:
-    """Which program isn't here, or ''."""
+    """The programs that aren't installed, or ''."""
     absent = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     return " and ".join(absent)
 
 
 class Browser:
-    """One window. Scripts run in the page; what they return comes back as Python values."""
+    """One window. Scripts run in the page and return Python values."""
 
     def __init__(self, driver: str, session: str) -> None:
         self._session = f"{driver}/session/{session}"
@@ -46,11 +46,11 @@ class Browser:
         _post(f"{self._session}/url", {"url": address})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """The value of the body of a function of `arguments`; awaits a promise."""
+        """Runs the body of a function of `arguments` and returns its value; awaits a promise."""
         return _post(f"{self._session}/execute/sync", {"script": script, "args": list(arguments)})
 
     def wait(self, script: str, seconds: float = 30) -> Any:
-        """The script's value once it is true."""
+        """Runs a script until its value is true, and returns the value."""
         end = time.monotonic() + seconds
         while not (value := self.run(script)):
             if time.monotonic() > end:
@@ -59,11 +59,11 @@ class Browser:
         return value
 
     def command(self, name: str, **parameters: Any) -> Any:
-        """A command of the DevTools protocol."""
+        """Sends a command of the DevTools protocol."""
         return _post(f"{self._session}/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def press(self, selector: str, keys: str) -> None:
-        """Types into an element, as from a keyboard."""
+        """Types into an element."""
         found = _post(
             f"{self._session}/element", {"using": "css selector", "value": selector}
         ).values()
@@ -71,10 +71,11 @@ class Browser:
 
     def log(self, kind: str) -> list[dict[str, Any]]:
         """New lines of the log `browser` (the console) or `performance` (DevTools events)."""
-        return _post(f"{self._session}/se/log", {"type": kind})
+        lines: list[dict[str, Any]] = _post(f"{self._session}/se/log", {"type": kind})
+        return lines
 
     def requested(self) -> list[str]:
-        """Addresses that pages, other than the browser's own, requested since it was last asked."""
+        """URLs requested since the last call, except by the browser's own pages."""
         events = [json.loads(line["message"])["message"] for line in self.log("performance")]
         return [
             event["params"]["request"]["url"]
@@ -84,7 +85,7 @@ class Browser:
         ]
 
     def look(self, width: int, *, dark: bool, height: int = 900) -> None:
-        """Sets the size of the window and the colours its user prefers."""
+        """Sets the size of the window and the preferred color scheme."""
         self.command(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -96,7 +97,7 @@ class Browser:
         self.command("Emulation.setEmulatedMedia", features=[scheme])
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
-        """A PNG of the whole page, or of what the window shows."""
+        """Saves the whole page, or the visible part, as PNG."""
         taken = self.command("Page.captureScreenshot", captureBeyondViewport=whole)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(taken["data"]))
@@ -104,7 +105,7 @@ class Browser:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A fresh browser that ends with the block."""
+    """A new browser, closed at the end of the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -138,10 +139,10 @@ def _start(driver: str, profile: str) -> str:
     for _ in range(200):
         try:
             answer = _post(f"{driver}/session", {"capabilities": {"alwaysMatch": options}})
-            return answer["sessionId"]
+            return str(answer["sessionId"])
         except urllib.error.HTTPError:
             raise
-        except OSError:  # chromedriver doesn't listen yet
+        except OSError:  # chromedriver isn't listening yet
             time.sleep(0.05)
     raise TimeoutError("chromedriver doesn't answer")
 

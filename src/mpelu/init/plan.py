@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.init.activations import LINEAR, msra_factor, taylor_factor
-from mpelu.init.borders import Profile, after_layer, flat, resized
 from mpelu.init.channels import Value, as_value, average, fit
 from mpelu.init.graph import Call, collector_paused
 from mpelu.init.layers import Layer, layer_of
+from mpelu.init.padding import Profile, after_layer, flat, resized
 from mpelu.init.propagate import propagate
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
 from mpelu.init.signal import Signal, Source, input_signal

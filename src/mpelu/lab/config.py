@@ -19,9 +19,11 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
+from mpelu.lab.data.registry import DATA_SETS
+from mpelu.lab.data.registry import HINT as DATA_HINT
 from mpelu.lab.errors import UserError, choose
 
-DATA = ("digits", "cifar10", "cifar100", "folder")
+DATA = tuple(DATA_SETS)
 PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")
 AUGMENT = ("none", "pad-crop-flip", "crop-flip")
 INIT = ("own", "taylor", "exact", "msra", "xavier", "gaussian", "lsuv")
@@ -87,7 +89,7 @@ class Config:
 
     data: str = _field(
         "digits", "data set", _COMMON, choices=DATA, noun="data set",
-        hint="use folder for ImageNet", costs=True,
+        hint=DATA_HINT, costs=True,
     )  # fmt: skip
     data_dir: str | None = _field(
         None, "directory the data is in or is downloaded to", _COMMON, decides=False

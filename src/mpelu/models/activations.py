@@ -15,8 +15,8 @@ Factory = Callable[[int], nn.Module]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Activation:
-    """What a network needs to know of its activation."""
+class ActivationSpec:
+    """What a network needs to know about the activation it is built with."""
 
     name: str
     make: Factory
@@ -82,7 +82,7 @@ def resolve(
     activation: str | Factory,
     alpha: float | None = None,
     beta: float | None = None,
-) -> Activation:
+) -> ActivationSpec:
     """The activation of a name, or of a callable from the number of channels to a module.
 
     Args:
@@ -98,7 +98,7 @@ def resolve(
         if not callable(activation):
             raise ValueError(f"activation: expected a name or a callable, got {activation!r}")
         refuse("a callable", alpha=alpha, beta=beta)
-        return Activation(name="callable", make=_checked(activation), slope=0.0)
+        return ActivationSpec(name="callable", make=_checked(activation), slope=0.0)
     one_of("activation", activation, _ALPHA)
     if activation != "mpelu":
         refuse(activation, beta=beta)
@@ -106,8 +106,8 @@ def resolve(
     if own is None:
         refuse(activation, alpha=alpha)
         if activation == "relu":
-            return Activation(name="relu", make=lambda channels: nn.ReLU(), slope=0.0)
-        return Activation(
+            return ActivationSpec(name="relu", make=lambda channels: nn.ReLU(), slope=0.0)
+        return ActivationSpec(
             name="rrelu", make=lambda channels: nn.RReLU(*_RRELU), slope=sum(_RRELU) / 2
         )
     value = own if alpha is None else float(alpha)
@@ -119,7 +119,7 @@ def resolve(
         "srelu": lambda channels: SReLU(channels, value),
         "mpelu": lambda channels: MPELU(channels, value, rate),
     }
-    return Activation(name=activation, make=makers[activation], slope=value * rate)
+    return ActivationSpec(name=activation, make=makers[activation], slope=value * rate)
 
 
 def refuse(activation: str, **values: float | None) -> None:

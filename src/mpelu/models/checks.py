@@ -1,4 +1,4 @@
-"""Errors that say what was expected, what came, and what was probably meant."""
+"""Checks of arguments and inputs, with errors that say what was expected."""
 
 from __future__ import annotations
 
@@ -8,24 +8,48 @@ from difflib import get_close_matches
 from torch import Tensor, nn
 
 
-def one_of(what: str, value: object, allowed: Iterable[str], shown: str | None = None) -> None:
-    """Raises ValueError unless value is one of the allowed names, which may be shown shorter."""
+def one_of(noun: str, value: object, allowed: Iterable[str], *, network: str = "") -> None:
+    """Raises ValueError unless the value is one of the allowed names.
+
+    Args:
+        noun: what the names are names of.
+        value: the name that was given.
+        allowed: all valid names.
+        network: the network that takes them, if it isn't any network.
+
+    Example:
+        >>> one_of("shortcut", "D", ("A", "B"), network="resnet-20")
+        Traceback (most recent call last):
+        ValueError: resnet-20: unknown shortcut 'D'; choose A or B
+    """
     names = list(allowed)
     if value in names:
         return
+    message = f"{network}: " if network else ""
+    message += f"unknown {noun} {value!r}; "
     if not names:
-        raise ValueError(f"{what}: expected none, got {value!r}")
-    closest = get_close_matches(str(value), names, n=1, cutoff=0.0)[0]
-    raise ValueError(
-        f"{what}: expected one of {shown or ', '.join(names)}; got {value!r} (closest: {closest!r})"
-    )
+        raise ValueError(f"{message}there are none")
+    close = get_close_matches(str(value), names, n=1)
+    message += f"did you mean {close[0]!r}? Choose " if close else "choose "
+    raise ValueError(message + listed(names))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns names as they are listed in a sentence.
+
+    Example:
+        >>> listed(["a", "b", "c"])
+        'a, b or c'
+    """
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def one_of_depths(network: str, depth: int, allowed: Sequence[int]) -> None:
     """Raises ValueError unless the depth is one of those allowed."""
     if depth not in allowed:
         closest = min(allowed, key=lambda other: abs(other - depth))
-        expected = " or ".join(str(other) for other in allowed)
+        expected = listed([str(other) for other in allowed])
         raise ValueError(
             f"{network}: expected a depth of {expected}, got {depth} (closest: {closest})"
         )

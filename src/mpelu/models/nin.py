@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from mpelu.models.activations import Activation
+from mpelu.models.activations import ActivationSpec
 from mpelu.models.checks import Images
 from mpelu.models.weights import gaussian_
 
@@ -12,7 +12,7 @@ SMALLEST = 4
 
 
 def conv_act(
-    before: int, after: int, kernel: int, activation: Activation, stride: int = 1
+    before: int, after: int, kernel: int, activation: ActivationSpec, stride: int = 1
 ) -> list[nn.Module]:
     """A convolution that keeps the size, unless it has a stride, and an activation."""
     conv = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2)
@@ -20,7 +20,7 @@ def conv_act(
 
 
 def build(
-    name: str, *, activation: Activation, num_classes: int, in_channels: int
+    name: str, *, activation: ActivationSpec, num_classes: int, in_channels: int
 ) -> nn.Sequential:
     """Nine convolutions with an activation after each, the last included.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mpelu.models.activations import Activation
+from mpelu.models.activations import ActivationSpec
 from mpelu.models.checks import Images, at_least
 from mpelu.models.weights import taylor_
 
@@ -80,7 +80,7 @@ def build(
     name: str,
     depth: int,
     *,
-    activation: Activation,
+    activation: ActivationSpec,
     num_classes: int,
     in_channels: int,
     batch_norm: bool | None = None,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from torch import nn
 
-from mpelu.models import nin, plain, residual, rivals
+from mpelu.models import baselines, nin, plain, residual
 from mpelu.models.activations import Factory, refuse, resolve
-from mpelu.models.checks import at_least, one_of
+from mpelu.models.checks import at_least, listed, one_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,17 +34,21 @@ class Family:
     input_size: int = 32
     layers: int = 0
     """Weight layers, where the name doesn't begin its numbers with them."""
+    design: residual.ResidualDesign | None = None
+    """What its networks are built from, if they are residual networks."""
 
     def numbers(self) -> int:
         """How many numbers the name ends in."""
         return len(self.sizes[0].split("-")) if self.sizes[0] else 0
 
 
-def _residual(recipe: residual.Recipe, *sizes: str, **values: Any) -> Family:
-    return Family(build=partial(residual.build, recipe), sizes=sizes, **values)
+def _residual(design: residual.ResidualDesign, *sizes: str, **values: Any) -> Family:
+    return Family(build=partial(residual.build, design), sizes=sizes, design=design, **values)
 
 
 _BASIC_DEPTHS = ("20", "32", "44", "56", "110")
+_IMAGENET_DEPTHS = (18, 34, 50, 101, 152)
+"""Of torchvision's residual networks; `create` says that ours are others."""
 
 FAMILIES: dict[str, Family] = {
     "nin": Family(build=nin.build, input_size=28, layers=9),
@@ -61,11 +67,11 @@ FAMILIES: dict[str, Family] = {
     "nopre-nobn-resnet": _residual(residual.NOPRE_NO_BN, "164", alpha=0.25),
     "nopre-nobn1-resnet": _residual(residual.NOPRE_NO_BN_1, "164", alpha=0.25),
     "nopre-nobn1-nobnend-resnet": _residual(residual.NOPRE_NO_BN_1_END, "164", alpha=0.25),
-    "all-cnn-c": Family(build=rivals.all_cnn_c, activation="relu", layers=9),
-    "highway": Family(build=rivals.highway, sizes=("19", "32"), activation="relu"),
-    "dsn": Family(build=rivals.dsn, activation="relu", layers=9),
-    "fitnet": Family(build=rivals.fitnet, sizes=("19",), activation=None),
-    "elu": Family(build=rivals.elu, sizes=("18",), activation="elu", num_classes=100),
+    "all-cnn-c": Family(build=baselines.all_cnn_c, activation="relu", layers=9),
+    "highway": Family(build=baselines.highway, sizes=("19", "32"), activation="relu"),
+    "dsn": Family(build=baselines.dsn, activation="relu", layers=9),
+    "fitnet": Family(build=baselines.fitnet, sizes=("19",), activation=None),
+    "elu": Family(build=baselines.elu, sizes=("18",), activation="elu", num_classes=100),
     "stochastic-resnet": _residual(residual.STOCHASTIC, "110", "1202", activation="relu"),
     "wide-resnet": _residual(residual.WIDE, "16-8", "28-10", activation="relu"),
 }
@@ -86,17 +92,30 @@ def names() -> list[str]:
 
 
 def find(name: str) -> tuple[Family, tuple[int, ...]]:
-    """The family of a name and the numbers it ends in."""
+    """Returns the family of a network and the numbers its name ends in.
+
+    Raises:
+        ValueError: if there is no such family, or its names have more or fewer numbers.
+
+    Example:
+        >>> find("vgg-16")
+        Traceback (most recent call last):
+        ValueError: unknown network 'vgg-16'; `mpelu models` lists all
+    """
     stem = re.sub(r"(-\d+)*$", "", name)
     numbers = tuple(int(number) for number in name[len(stem) :].split("-")[1:])
     family = FAMILIES.get(stem)
-    if family is None or len(numbers) != family.numbers():
-        shown = ", ".join(
-            f"{each}-{'/'.join(value.sizes)}".removesuffix("-") for each, value in FAMILIES.items()
-        )
-        one_of("network", name, names(), shown)
-    assert family is not None
+    if family is None:
+        close = [_example(each, FAMILIES[each]) for each in get_close_matches(stem, FAMILIES)]
+        meant = f"did you mean a name like {listed(close)}? " if close else ""
+        raise ValueError(f"unknown network {name!r}; {meant}`mpelu models` lists all")
+    if len(numbers) != family.numbers():
+        raise ValueError(f"unknown network {name!r}; expected a name like {_example(stem, family)}")
     return family, numbers
+
+
+def _example(name: str, family: Family) -> str:
+    return repr(f"{name}-{family.sizes[0]}".removesuffix("-"))
 
 
 def create(
@@ -130,6 +149,14 @@ def create(
     Returns:
         A module from [batch, in_channels, height, width] to [batch, num_classes].
 
+    Raises:
+        ValueError: for an unknown name or option, or one that doesn't fit.
+
+    Warns:
+        UserWarning: for a residual network of the depth of one of torchvision's, such as
+            "resnet-50". Residual networks are those for CIFAR, with a quarter of the channels and
+            no pooling after the first convolution.
+
     Example:
         >>> network = create("nopre-resnet-164", num_classes=100)
         >>> sum(parameter.numel() for parameter in network.parameters())
@@ -142,13 +169,13 @@ def create(
     at_least(f"{name}: in_channels", in_channels, 1)
     allowed = _options(family)
     for option in options:
-        one_of(f"{name}: option", option, allowed)
+        one_of("option", option, allowed, network=name)
     chosen = family.activation if activation is None else activation
     if chosen == "mpelu" and alpha is None:
         alpha = family.alpha
     if chosen is None:
         refuse("maxout", alpha=alpha, beta=beta)
-    return family.build(
+    network = family.build(
         name,
         *numbers,
         activation=None if chosen is None else resolve(chosen, alpha, beta),
@@ -156,6 +183,14 @@ def create(
         in_channels=in_channels,
         **options,
     )
+    if family.design is not None and numbers[0] in _IMAGENET_DEPTHS:
+        width = options.get("width", 16) * family.design.expansion
+        warnings.warn(
+            f"{name} is the CIFAR residual network of {numbers[0]} layers ({width}, {2 * width}, "
+            f"{4 * width} channels), not torchvision's ImageNet ResNet-{numbers[0]}",
+            stacklevel=2,
+        )
+    return network
 
 
 def _options(family: Family) -> list[str]:

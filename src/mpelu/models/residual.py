@@ -1,4 +1,4 @@
-"""Residual networks: a variant is a `Recipe`, and one builder serves them all."""
+"""Residual networks: each variant is a `ResidualDesign`, and one function builds them all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mpelu.models.activations import Activation, resolve
+from mpelu.models.activations import ActivationSpec, resolve
 from mpelu.models.checkpointing import run_in_segments
 from mpelu.models.checks import Images, at_least, one_of
 from mpelu.models.weights import taylor_
@@ -18,7 +18,7 @@ SHORTCUTS = ("A", "B", "C", "conv")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
+class ResidualDesign:
     """A residual network in words: "conv3" and "conv1" (the kernel size), "bn" and "act".
 
     Three stages of n blocks each, the second and third starting with stride 2. A block gives
@@ -47,38 +47,48 @@ class Recipe:
     layers_outside: int = 2
     """Weight layers a depth counts besides those of the branches: the stem and the classifier."""
 
+    @property
+    def convolutions(self) -> int:
+        """Convolutions in a branch."""
+        return self.branch.count("conv")
+
+    @property
+    def expansion(self) -> int:
+        """Channels of a block's output for each channel inside it: 4 in a bottleneck."""
+        return 4 if self.convolutions == 3 else 1
+
 
 BASIC = "conv3 bn act conv3 bn"
 BOTTLENECK = "conv1 bn act conv3 bn act conv1"
 BN_ACT = "bn act"
 
-RESNET = Recipe(branch=BASIC, after="act", shortcut="A")
+RESNET = ResidualDesign(branch=BASIC, after="act", shortcut="A")
 """The original, Fig. 4(a)."""
-RESNET_B = Recipe(branch=BASIC, after="act", shortcut="A", after_start=(98.0, 0.01))
+RESNET_B = ResidualDesign(branch=BASIC, after="act", shortcut="A", after_start=(98.0, 0.01))
 """MPELU ResNet (B): shortcut and MPELU after the addition start close to the identity."""
-NON_BOTTLENECK = Recipe(branch=BASIC, shortcut="A")
+NON_BOTTLENECK = ResidualDesign(branch=BASIC, shortcut="A")
 """Fig. 4(b). The paper counts more than this text of it gives; see docs/models.md."""
-PRE = Recipe(before=BN_ACT, branch=BOTTLENECK, stem="conv3", tail=BN_ACT)
+PRE = ResidualDesign(before=BN_ACT, branch=BOTTLENECK, stem="conv3", tail=BN_ACT)
 """Full pre-activation as published, Fig. 4(c)."""
-MPELU_PRE = Recipe(before=BN_ACT, branch=BOTTLENECK, tail=BN_ACT)
+MPELU_PRE = ResidualDesign(before=BN_ACT, branch=BOTTLENECK, tail=BN_ACT)
 """Fig. 4(d), with BN_1 and MPELU after the stem as the paper's other networks have."""
-MPELU_ONLY_PRE_BN = Recipe(before="act", branch=BOTTLENECK + " bn", tail=BN_ACT)
+MPELU_ONLY_PRE_BN = ResidualDesign(before="act", branch=BOTTLENECK + " bn", tail=BN_ACT)
 """Fig. 5(a)."""
-MPELU_ONLY_PRE = Recipe(before="act", branch=BOTTLENECK, tail=BN_ACT)
+MPELU_ONLY_PRE = ResidualDesign(before="act", branch=BOTTLENECK, tail=BN_ACT)
 """Fig. 5(b)."""
-NOPRE_BN = Recipe(branch=BOTTLENECK + " bn", tail=BN_ACT)
+NOPRE_BN = ResidualDesign(branch=BOTTLENECK + " bn", tail=BN_ACT)
 """Fig. 5(c)."""
-NOPRE = Recipe(branch=BOTTLENECK, tail=BN_ACT)
+NOPRE = ResidualDesign(branch=BOTTLENECK, tail=BN_ACT)
 """Fig. 5(d), the proposed network."""
-NOPRE_NO_BN = Recipe(branch="conv1 act conv3 act conv1", tail=BN_ACT)
+NOPRE_NO_BN = ResidualDesign(branch="conv1 act conv3 act conv1", tail=BN_ACT)
 """Fig. 5(e): no BN in the residual function."""
-NOPRE_NO_BN_1 = Recipe(branch=BOTTLENECK, stem="conv3 act", tail=BN_ACT)
+NOPRE_NO_BN_1 = ResidualDesign(branch=BOTTLENECK, stem="conv3 act", tail=BN_ACT)
 """Fig. 5(d) without BN_1."""
-NOPRE_NO_BN_1_END = Recipe(branch=BOTTLENECK, stem="conv3 act", tail="act")
+NOPRE_NO_BN_1_END = ResidualDesign(branch=BOTTLENECK, stem="conv3 act", tail="act")
 """Fig. 5(d) without BN_1 and BN_end."""
-STOCHASTIC = Recipe(branch=BASIC, after="act", shortcut="A", last_survival=0.5)
+STOCHASTIC = ResidualDesign(branch=BASIC, after="act", shortcut="A", last_survival=0.5)
 """ResNet with stochastic depth (Huang et al., 1603.09382)."""
-WIDE = Recipe(
+WIDE = ResidualDesign(
     before=BN_ACT, branch="conv3 bn act conv3", stem="conv3", tail=BN_ACT, layers_outside=4
 )
 """Wide ResNet (Zagoruyko and Komodakis, 1605.07146), without dropout. Its depth counts the stem
@@ -86,7 +96,7 @@ and three shortcuts, not the classifier."""
 
 
 def _stack(
-    order: str, channels: Sequence[int], activation: Activation, stride: int = 1
+    order: str, channels: Sequence[int], activation: ActivationSpec, stride: int = 1
 ) -> nn.Sequential:
     """The layers of an order in words.
 
@@ -232,26 +242,27 @@ class ResidualNetwork(nn.Module):
         return self.classifier(self.tail(features).mean((2, 3)))
 
 
-def blocks_per_stage(name: str, recipe: Recipe, depth: int) -> int:
-    """n of a depth, or a ValueError that names the closest depth that fits."""
-    step = 3 * recipe.branch.count("conv")
-    blocks, remainder = divmod(depth - recipe.layers_outside, step)
+def blocks_per_stage(name: str, design: ResidualDesign, depth: int) -> int:
+    """Returns n for a depth, or raises a ValueError that names the closest valid depth."""
+    step, outside = 3 * design.convolutions, design.layers_outside
+    blocks, remainder = divmod(depth - outside, step)
     if remainder or blocks < 1:
-        closest = max(1, round((depth - recipe.layers_outside) / step)) * step
+        depths = ", ".join(str(step * n + outside) for n in (1, 2, 3))
+        closest = max(1, round((depth - outside) / step)) * step + outside
         raise ValueError(
-            f"{name}: expected a depth of {step}n+{recipe.layers_outside} with n >= 1, got {depth} "
-            f"(closest: {closest + recipe.layers_outside})"
+            f"{name}: this CIFAR network has {step}n+{outside} layers ({depths}, ...), "
+            f"got {depth} (closest: {closest})"
         )
     return blocks
 
 
 def build(
-    recipe: Recipe,
+    design: ResidualDesign,
     name: str,
     depth: int,
     widening: int = 1,
     *,
-    activation: Activation,
+    activation: ActivationSpec,
     num_classes: int,
     in_channels: int,
     width: int = 16,
@@ -261,27 +272,25 @@ def build(
     """A residual network for small images.
 
     Args:
-        recipe: the variant.
+        design: the variant.
         name: for errors.
         depth: number of weight layers.
         widening: how many times as wide the blocks are (Wide ResNet).
-        activation: for "act" in the recipe.
+        activation: for "act" in the design.
         num_classes: outputs.
         in_channels: of the images.
         width: of the stem, and with its double and fourfold of the three stages.
-        shortcut: "A", "B", "C" or "conv"; None for the recipe's own.
+        shortcut: "A", "B", "C" or "conv" (default: that of the design).
         gradient_checkpointing: keep the activations of about 2 sqrt(n) of n blocks in training.
     """
-    count = blocks_per_stage(name, recipe, depth)
+    count = blocks_per_stage(name, design, depth)
     at_least(f"{name}: widening", widening, 1)
     at_least(f"{name}: width", width, 1)
-    kind = recipe.shortcut if shortcut is None else shortcut
-    one_of(f"{name}: shortcut", kind, SHORTCUTS)
-    convolutions = recipe.branch.count("conv")
-    expansion = 4 if convolutions == 3 else 1
+    kind = design.shortcut if shortcut is None else shortcut
+    one_of("shortcut", kind, SHORTCUTS, network=name)
     after_activation = (
-        resolve("mpelu", *recipe.after_start)
-        if recipe.after_start and activation.name == "mpelu"
+        resolve("mpelu", *design.after_start)
+        if design.after_start and activation.name == "mpelu"
         else activation
     )
 
@@ -289,27 +298,27 @@ def build(
     channels = width
     for stage in range(3):
         inner = width * widening * 2**stage
-        out = inner * expansion
+        out = inner * design.expansion
         for index in range(count):
             stride = 2 if stage > 0 and index == 0 else 1
-            survival = 1 - (len(blocks) + 1) / (3 * count) * (1 - recipe.last_survival)
-            branch_channels = [channels, *[inner] * (convolutions - 1), out]
+            survival = 1 - (len(blocks) + 1) / (3 * count) * (1 - design.last_survival)
+            branch_channels = [channels, *[inner] * (design.convolutions - 1), out]
             blocks.append(
                 Block(
-                    _stack(recipe.before, [channels], activation),
-                    _stack(recipe.branch, branch_channels, activation, stride),
+                    _stack(design.before, [channels], activation),
+                    _stack(design.branch, branch_channels, activation, stride),
                     _shortcut(kind, channels, out, stride),
-                    _stack(recipe.after, [out], after_activation),
-                    shared=bool(recipe.before) and (channels != out or stride != 1),
+                    _stack(design.after, [out], after_activation),
+                    shared=bool(design.before) and (channels != out or stride != 1),
                     survival=survival,
                 )
             )
             channels = out
     network = ResidualNetwork(
         Images(name, in_channels, 1),
-        _stack(recipe.stem, [in_channels, width], activation),
+        _stack(design.stem, [in_channels, width], activation),
         blocks,
-        _stack(recipe.tail, [channels], activation),
+        _stack(design.tail, [channels], activation),
         nn.Linear(channels, num_classes),
         gradient_checkpointing=gradient_checkpointing,
     )

@@ -1,4 +1,4 @@
-"""The networks beside what the paper says of their size."""
+"""The sizes of the networks, and what the paper says about them."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ PAPER: dict[str, tuple[str, str]] = {
 """The count the paper prints, where it prints one, and a remark: why ours is another."""
 
 
-class Row(NamedTuple):
-    """One network, with its own activation, number of classes and input size."""
+class NetworkSize(NamedTuple):
+    """The size of a network, with its own activation, number of classes and input size."""
 
     name: str
     layers: int
@@ -61,15 +61,15 @@ class Row(NamedTuple):
     remark: str
 
 
-def rows() -> Iterator[Row]:
-    """The networks of `names()`, one at a time."""
+def rows() -> Iterator[NetworkSize]:
+    """Yields the size of each network of `names()`."""
     for name in names():
         family, numbers = find(name)
         with torch.device("meta"):
             network = create(name)
             images = torch.empty(1, 3, family.input_size, family.input_size)
         paper, remark = PAPER.get(name, ("", ""))
-        yield Row(
+        yield NetworkSize(
             name=name,
             layers=numbers[0] if numbers else family.layers,
             parameters=sum(parameter.numel() for parameter in network.parameters()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mpelu.lab.commands.options import add_trained, given, load_trained
+from mpelu.lab.commands.options import add_data_dir, add_trained, given, load_trained
 
 _EXAMPLES = """\
 examples:
@@ -16,12 +16,7 @@ examples:
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser("eval", epilog=_EXAMPLES)
     add_trained(parser)
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        default=argparse.SUPPRESS,
-        help="directory the data is in now (default: the one of the run)",
-    )
+    add_data_dir(parser)
     parser.set_defaults(run=run)
 
 

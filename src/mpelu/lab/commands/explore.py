@@ -1,4 +1,4 @@
-"""`mpelu explore`: the activation under two sliders."""
+"""`mpelu explore`: the activation with sliders for alpha and beta."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+_EXAMPLES = """\
+examples:
+  mpelu explore
+  mpelu explore --no-open -o mpelu.html"""
+
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "explore", help="write and open a page with sliders for alpha and beta"
-    )
+    parser = subparsers.add_parser("explore", epilog=_EXAMPLES)
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
         default=Path("mpelu-explorer.html"),
-        help="file of the page (mpelu-explorer.html)",
+        metavar="PATH",
+        help="page to write if it ends in .html, otherwise directory for it "
+        "(default: mpelu-explorer.html)",
     )
-    parser.add_argument("--no-open", action="store_true", help="don't open it in a browser")
+    parser.add_argument("--no-open", action="store_true", help="don't open the page in a browser")
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     import webbrowser
 
-    from mpelu.lab.reporting.files import write_page
-    from mpelu.lab.reporting.page import explorer_page
+    from mpelu.lab.reporting import write_explorer
 
-    write_page(chosen.out, explorer_page())
-    print(chosen.out)
-    if not chosen.no_open and not webbrowser.open(chosen.out.resolve().as_uri()):
-        print("no browser found here: open the file in one")
+    page = write_explorer(arguments.out)
+    print(page)
+    if not arguments.no_open and not webbrowser.open(page.resolve().as_uri()):
+        print("no browser found; open the page by hand")

@@ -41,13 +41,28 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def add_trained(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of every command that uses a trained network."""
-    parser.add_argument("folder", type=Path, metavar="RUN", help="directory of the run")
+    parser.add_argument("folder", type=Path, metavar="RUN", help="run folder")
+    add_weights(parser, default="final")
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """Adds the option for data that isn't where the run found it."""
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="directory the data is in (default: that of the run)",
+    )
+
+
+def add_weights(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
+    """Adds the option that chooses among the weights of a run."""
     parser.add_argument(
         "--weights",
         choices=WEIGHTS,
-        default="final",
-        help="the final weights, those with the lowest test error, or the last checkpoint "
-        "(default: final)",
+        default=default,
+        help="the final weights, those with the lowest test error, or those of the last "
+        "checkpoint (default: final)",
     )
 
 

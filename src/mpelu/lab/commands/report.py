@@ -7,59 +7,59 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab.errors import plural
+
+_EXAMPLES = """\
+examples:
+  mpelu report runs
+  mpelu report runs out/reproduce -o report.html
+  mpelu report runs --serve"""
+
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("report", help="write one page that shows runs and tables")
+    parser = subparsers.add_parser("report", epilog=_EXAMPLES)
     parser.add_argument(
         "folders",
         nargs="+",
         type=Path,
-        metavar="RUNS",
-        help="folders of runs, or folders with such in them",
+        metavar="DIR",
+        help="run folder, or directory with run folders or results of studies in it",
     )
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path("report"), help="folder of the page (report)"
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("report"),
+        metavar="PATH",
+        help="page to write if it ends in .html, otherwise directory for index.html "
+        "(default: report)",
     )
     parser.add_argument(
         "--serve",
         action="store_true",
-        help="in place of writing it, show the page on 127.0.0.1 and keep it up to date",
+        help="write nothing; show the page on 127.0.0.1 and update it while runs go on",
     )
-    parser.add_argument("--port", type=int, default=8017, help="of --serve; 0: any free one (8017)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=8017,
+        metavar="N",
+        help="port of --serve; 0 for any free port (default: 8017)",
+    )
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace) -> None:
-    if chosen.serve:
-        _serve(chosen.folders, chosen.port)
-    else:
-        _write(chosen.folders, chosen.out)
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.serve:
+        _serve(arguments.folders, arguments.port)
+        return
 
+    from mpelu.lab.reporting import write_report
 
-def _write(folders: list[Path], out: Path) -> None:
-    from mpelu.lab.errors import UserError
-    from mpelu.lab.reporting.cache import Cache
-    from mpelu.lab.reporting.collect import collect, problems
-    from mpelu.lab.reporting.files import write_page
-    from mpelu.lab.reporting.page import report_page
-
-    cache = Cache(out / "cache.json")
-    collected = collect(folders, cache)
-    runs, results = collected["runs"], collected["results"]
-    if not runs and not results:
-        named = ", ".join(str(folder) for folder in folders)
-        raise UserError(f"{named}: expected run folders or a result.json, found none")
-    for line in problems(collected):
+    found = write_report(arguments.folders, arguments.out)
+    for line in found.problems:
         print(f"mpelu: {line}", file=sys.stderr)
-    page = out / "index.html"
-    write_page(page, report_page(collected))
-    cache.save()
-    whole = [result for result in results if not result["problem"]]
-    print(f"{page}: {_count(len(whole), 'table')}, {_count(len(runs), 'run')}")
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    print(f"{found.page}: {plural(found.tables, 'table')}, {plural(found.runs, 'run')}")
 
 
 def _serve(folders: list[Path], port: int) -> None:
@@ -67,7 +67,7 @@ def _serve(folders: list[Path], port: int) -> None:
 
     try:
         with make_server(folders, port) as server:
-            print(f"{server.address} shows the runs as they go; Ctrl-C ends it", flush=True)
+            print(f"{server.address} shows the runs as they go; press Ctrl-C to stop", flush=True)
             server.serve_forever()
     except KeyboardInterrupt:
         print()

@@ -33,31 +33,28 @@ def add(subparsers: Any) -> None:
         usage="mpelu train [options]\n       mpelu train --resume RUN [options]",
     )
     parser.add_argument(
-        "--preset", metavar="NAME", help="settings of the paper, listed below (default: none)"
+        "--preset", metavar="NAME", help="start from settings of the paper, listed below"
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="config.json of a run to repeat (default: none)"
+        "--config", type=Path, metavar="FILE", help="start from the config.json of a run"
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="RUN",
-        help="directory of the run (default: runs/NAME, where NAME is made from the settings)",
+        help="run folder to create (default: runs/NAME, where NAME is made from the settings)",
     )
     parser.add_argument(
         "--resume",
         type=Path,
         metavar="RUN",
-        help="resume the run in this directory; with more --epochs or --iterations, extend it "
-        "(default: none)",
+        help="resume the run in this folder; with a higher --epochs or --iterations, extend it",
     )
     parser.add_argument(
         "--mirror", metavar="URL", help="where to download CIFAR from (default: the official site)"
     )
-    parser.add_argument(
-        "--tensorboard", action="store_true", help="write TensorBoard events (default: no)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print only errors (default: no)")
+    parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events")
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
     for group in GROUPS:
         names = [name for name, info in FIELDS.items() if info.group == group]
         add_config(parser.add_argument_group(group), names)
@@ -71,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             if getattr(arguments, name) is not None:
                 raise UserError(
                     "can't be combined with --resume, which continues with the settings and in "
-                    "the directory of the run",
+                    "the folder of the run",
                     field=name,
                 )
         config = None

@@ -1,8 +1,8 @@
-"""Random crops and flips of whole batches, as tensor operations on their device.
+"""Random crops and flips of whole batches, as tensor operations on the device.
 
-A crop is a number, its code: (top * room + left) * 2 + flip, where room is how many places a crop
-can start at in each direction. Few codes are possible for small images, so which pixel goes where
-is looked up rather than computed.
+A crop is encoded as a number, (top * positions + left) * 2 + flip, where `positions` is the number
+of places a crop can start at in each direction. Small images have few codes, so the source pixel of
+every target pixel is looked up in a table instead of computed.
 """
 
 from __future__ import annotations
@@ -10,77 +10,89 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-PAD = {"pad-crop-flip": 4, "crop-flip": 0}
+PADDING = {"pad-crop-flip": 4, "crop-flip": 0}
+"""Pixels of padding on each side, by Config's `augment`."""
 _LARGEST_TABLE = 1 << 22
 
 
-class Cropper:
+class RandomCrop:
     """Crops `size` x `size` out of images padded with zeros, and mirrors half of them.
 
     Args:
-        whole: side of the images.
-        size: side of the crops.
-        pad: zeros around an image.
-        device: of the images.
+        image_size: height and width of the images.
+        size: height and width of the crops.
+        padding: zeros added on each side of an image.
+        device: device of the images.
     """
 
-    def __init__(self, *, whole: int, size: int, pad: int, device: torch.device) -> None:
-        self._whole = whole
+    def __init__(self, *, image_size: int, size: int, padding: int, device: torch.device) -> None:
+        self._image_size = image_size
         self._size = size
-        self._pad = pad
+        self._padding = padding
         self._device = device
-        self.room = whole + 2 * pad - size + 1
-        self.codes = 2 * self.room**2
-        """How many there are."""
+        self.positions = image_size + 2 * padding - size + 1
+        self.code_count = 2 * self.positions**2
         self._table: tuple[Tensor, Tensor] | None = None
-        if self.codes * size**2 <= _LARGEST_TABLE:
-            self._table = self._compute(torch.arange(self.codes, device=device))
+        if self.code_count * size**2 <= _LARGEST_TABLE:
+            self._table = self._source_pixels(torch.arange(self.code_count, device=device))
 
     def draw(self, seed: int, count: int) -> Tensor:
-        """Codes int64 [count], for all samples at once: sample i's depends on (seed, i) alone.
+        """Draws the codes of all samples of an epoch; that of sample i depends on (seed, i) alone.
 
-        They are drawn on the CPU, so they are the same whatever the device.
+        The codes are drawn on the CPU, so they are the same on every device.
+
+        Returns:
+            int64 [count].
         """
         generator = torch.Generator().manual_seed(seed)
-        return torch.randint(self.codes, (count,), generator=generator).to(self._device)
+        return torch.randint(self.code_count, (count,), generator=generator).to(self._device)
 
-    def crop(self, images: Tensor, codes: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The crop of each image.
+    def __call__(self, images: Tensor, codes: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Crops each image.
 
         Args:
-            images: [b, channels, whole, whole] of any type.
+            images: [b, channels, image_size, image_size] of any dtype.
             codes: int64 [b].
 
         Returns:
-            [b, channels, size, size] with arbitrary values in the padding, and a float mask
-            [b, 1, size, size] that is 0 there and 1 elsewhere; None without padding.
+            The crops [b, channels, size, size], with arbitrary values in the padding, and a float
+            mask [b, 1, size, size] that is 0 in the padding and 1 elsewhere, or None without
+            padding.
         """
         if self._table is None:
-            places, inside = self._compute(codes)
+            pixels, inside = self._source_pixels(codes)
         else:
-            places, inside = (each.index_select(0, codes) for each in self._table)
+            pixels, inside = (each.index_select(0, codes) for each in self._table)
         count, channels = images.shape[:2]
-        pixels = images.flatten(2).gather(2, places[:, None].expand(-1, channels, -1))
-        mask = inside.view(count, 1, self._size, self._size) if self._pad else None
-        return pixels.view(count, channels, self._size, self._size), mask
+        crops = images.flatten(2).gather(2, pixels[:, None].expand(-1, channels, -1))
+        mask = inside.view(count, 1, self._size, self._size) if self._padding else None
+        return crops.view(count, channels, self._size, self._size), mask
 
-    def _compute(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """For each pixel of the crops: its place in the flattened image, and 1 or 0 in padding."""
+    def _source_pixels(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Index of each crop pixel in the flattened image, and 1 inside the image, 0 in padding."""
         steps = torch.arange(self._size, device=codes.device)
         flip = (codes % 2 == 1)[:, None]
-        left = (codes // 2 % self.room)[:, None] - self._pad
-        top = (codes // 2 // self.room)[:, None] - self._pad
+        left = (codes // 2 % self.positions)[:, None] - self._padding
+        top = (codes // 2 // self.positions)[:, None] - self._padding
         rows = top + steps
         columns = left + torch.where(flip, self._size - 1 - steps, steps)
-        last = self._whole - 1
-        places = rows.clamp(0, last)[:, :, None] * self._whole + columns.clamp(0, last)[:, None, :]
+        last = self._image_size - 1
+        pixels = (
+            rows.clamp(0, last)[:, :, None] * self._image_size + columns.clamp(0, last)[:, None, :]
+        )
         rows_inside, columns_inside = ((each >= 0) & (each <= last) for each in (rows, columns))
         inside = rows_inside[:, :, None] & columns_inside[:, None, :]
-        return places.flatten(1), inside.flatten(1).float()
+        return pixels.flatten(1), inside.flatten(1).float()
 
 
-def centre_crop(images: Tensor, size: int) -> Tensor:
-    """The middle of each image, [..., size, size]; a view."""
+def center_crop(images: Tensor, size: int) -> Tensor:
+    """Returns a view of the center of each image, [..., size, size].
+
+    Example:
+        >>> center_crop(torch.arange(16).view(4, 4), 2)
+        tensor([[ 5,  6],
+                [ 9, 10]])
+    """
     height, width = images.shape[-2:]
     top, left = (height - size) // 2, (width - size) // 2
     return images[..., top : top + size, left : left + size]

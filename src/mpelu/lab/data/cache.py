@@ -1,9 +1,8 @@
-"""Fitted preprocessing kept on disk, so that it is computed once for the same data."""
+"""Results of fitting, kept in files so that they are computed only once for the same data."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,27 +10,28 @@ import safetensors
 from safetensors.torch import save
 from torch import Tensor
 
-from mpelu.lab.data.pictures import digest
+from mpelu.lab import atomic
+from mpelu.lab.data.images import digest
 
 log = logging.getLogger(__name__)
 
 
-def cached(
+def load_or_compute(
     kind: str,
     key: str,
     data_dir: Path | None,
     compute: Callable[[], dict[str, Tensor]],
     check: Callable[[dict[str, Tensor]], str | None],
 ) -> dict[str, Tensor]:
-    """The tensors from the cache, else computed and written to it.
+    """Returns the tensors in the cache, or computes them and adds them to the cache.
 
     Args:
-        kind: begins the file's name.
-        key: names data and settings; another key, another file.
-        data_dir: the cache is its folder `cache`, or ~/.cache/mpelu if that can't be written, is
-            marked read-only or there is no data_dir.
-        compute: gives the tensors.
-        check: says what is wrong with them, None if nothing; those in a file that are wrong are
+        kind: the first part of the file name.
+        key: identifies data and settings; each key has a file of its own.
+        data_dir: the cache is `data_dir/cache`, or ~/.cache/mpelu if `data_dir` is None, marked
+            read-only or not writable.
+        compute: computes the tensors.
+        check: says what is wrong with the tensors of a file, or returns None. Wrong tensors are
             computed again.
     """
     folders = [Path.home() / ".cache" / "mpelu"]
@@ -43,25 +43,27 @@ def cached(
         if found is not None:
             return found
     tensors = {name: each.cpu().contiguous() for name, each in compute().items()}
-    if data_dir is not None and _read_only(data_dir):
+    if data_dir is not None and _is_read_only(data_dir):
         folders.pop(0)
     problem: OSError | None = None
     for folder in folders:
         try:
-            _write(folder / name, tensors)
+            folder.mkdir(parents=True, exist_ok=True)
+            content = save(tensors, {"sha256": _checksum(tensors)})
+            atomic.write(folder / name, content, shared=True)
             return tensors
         except OSError as error:
             problem = problem or error
-    log.warning("%s is not kept for the next time: %s", kind, problem)
+    log.warning("%s could not be cached and will be computed again next time: %s", kind, problem)
     return tensors
 
 
-def _read_only(folder: Path) -> bool:
-    """Whether a folder is marked so. The system lets root write there all the same."""
+def _is_read_only(folder: Path) -> bool:
+    """Whether a folder is marked read-only, which doesn't keep root from writing to it."""
     return folder.is_dir() and not folder.stat().st_mode & 0o222
 
 
-def _sum(tensors: dict[str, Tensor]) -> str:
+def _checksum(tensors: dict[str, Tensor]) -> str:
     return digest(*(tensors[name].numpy() for name in sorted(tensors)))
 
 
@@ -72,23 +74,10 @@ def _read(path: Path, check: Callable[[dict[str, Tensor]], str | None]) -> dict[
         with safetensors.safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             expected = (file.metadata() or {}).get("sha256")
-        problem = check(tensors) or (None if _sum(tensors) == expected else "a wrong checksum")
+        problem = check(tensors) or (None if _checksum(tensors) == expected else "wrong checksum")
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         problem = str(error)
     if problem is None:
         return tensors
-    log.warning("%s is damaged and computed again: %s", path, problem)
+    log.warning("%s is damaged and will be computed again: %s", path, problem)
     return None
-
-
-def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(save(tensors, {"sha256": _sum(tensors)}))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,74 +1,207 @@
-"""CIFAR-10 and CIFAR-100 from their files."""
+"""CIFAR-10 and CIFAR-100, read from the published archives or the directories they unpack to."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import tarfile
+import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpelu.lab.data import archives, unpickle
-from mpelu.lab.data.archives import Archive
-from mpelu.lab.data.pictures import Pictures
+from mpelu.lab.data import unpickle
+from mpelu.lab.data.download import DownloadProgress, fetch
+from mpelu.lab.data.images import LabeledImages, Splits
 from mpelu.lab.errors import UserError
 
-SIDE = 32
-# Mean and standard deviation of the whole training set on the scale of 0..255, as the paper's code
-# has them.
-PUBLISHED = {
-    "cifar10": ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
-    "cifar100": ((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
+if TYPE_CHECKING:
+    from mpelu.lab.data.registry import DataSetInfo
+
+URL = "https://www.cs.toronto.edu/~kriz/"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Archive:
+    """The published files of a data set: names, MD5 checksums and keys."""
+
+    name: str
+    md5: str
+    folder: str
+    """The directory it unpacks to."""
+    train: Mapping[str, str]
+    """MD5 by file name, in the order of the training set."""
+    test: Mapping[str, str]
+    meta: Mapping[str, str]
+    labels_key: str
+    """Key of the labels in the train and test files."""
+    classes_key: str
+    """Key of the class names in the meta file."""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """MD5 by name of all files."""
+        return {**self.train, **self.test, **self.meta}
+
+
+ARCHIVES = {
+    "cifar10": Archive(
+        name="cifar-10-python.tar.gz",
+        md5="c58f30108f718f92721af3b95e74349a",
+        folder="cifar-10-batches-py",
+        train={
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        },
+        test={"test_batch": "40351d587109b95175f43aff81a1287e"},
+        meta={"batches.meta": "5ff9c542aee3614f3951f8cda6e48888"},
+        labels_key="labels",
+        classes_key="label_names",
+    ),
+    "cifar100": Archive(
+        name="cifar-100-python.tar.gz",
+        md5="eb9058c3a382ffc7106e4002c42a8d85",
+        folder="cifar-100-python",
+        train={"train": "16019d7e3df5f24257cddd939b257f8d"},
+        test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+        meta={"meta": "7973b15100ade9c7d40fb424638fde48"},
+        labels_key="fine_labels",
+        classes_key="fine_label_names",
+    ),
 }
 
 
-def read(
-    name: str, data_dir: Path, *, mirror: str | None = None, quiet: bool = False
-) -> tuple[Pictures, Pictures, tuple[str, ...]]:
-    """Training set, test set and the names of the classes.
+def read(info: DataSetInfo, data_dir: Path) -> Splits:
+    """Reads a data set, after comparing every file with its published checksum.
 
     Args:
-        name: cifar10 or cifar100.
-        data_dir: where the archive or the unpacked folder lies, or the archive is downloaded to.
-        mirror: base address in place of the official one.
-        quiet: without progress of the download.
+        info: the record of the data set.
+        data_dir: contains the unpacked directory or the archive, or is the unpacked directory.
+
+    Raises:
+        UserError: if the files are missing, can't be read or aren't the published ones.
     """
-    archive = archives.ARCHIVES[name]
-    files = archives.read(archive, data_dir, mirror=mirror, quiet=quiet)
-    return (
-        _pictures(archive, archive.train, files),
-        _pictures(archive, archive.test, files),
-        _classes(archive, files),
+    archive = ARCHIVES[info.name]
+    found = _locate(archive, data_dir)
+    if found is None:
+        raise UserError(
+            f"no {info.label} in {data_dir}; expected {archive.name} or {archive.folder}/ there",
+            field="data_dir",
+        )
+    files = _from_folder(archive, found) if found.is_dir() else _from_archive(archive, found)
+    return Splits(
+        _images(archive, info, archive.train, files),
+        _images(archive, info, archive.test, files),
+        _classes(archive, info, files),
     )
 
 
-def _pictures(archive: Archive, names: Iterable[str], files: Mapping[str, bytes]) -> Pictures:
+def download(
+    info: DataSetInfo,
+    data_dir: Path,
+    *,
+    mirror: str | None = None,
+    progress: DownloadProgress | None = None,
+) -> None:
+    """Downloads the archive into a directory, unless the data set is there already.
+
+    Args:
+        info: the record of the data set.
+        data_dir: created if it doesn't exist.
+        mirror: base URL to use in place of the official one.
+        progress: shows the download, see `mpelu.lab.data.download.fetch`.
+    """
+    archive = ARCHIVES[info.name]
+    if _locate(archive, data_dir) is None:
+        base = URL if mirror is None else mirror
+        url = f"{base.rstrip('/')}/{archive.name}"
+        fetch(url, data_dir / archive.name, md5=archive.md5, progress=progress)
+
+
+def _locate(archive: Archive, data_dir: Path) -> Path | None:
+    """The unpacked directory, else the archive, else None."""
+    for folder in (data_dir, data_dir / archive.folder):
+        if any((folder / name).is_file() for name in archive.train):
+            return folder
+    path = data_dir / archive.name
+    return path if path.is_file() else None
+
+
+def _from_folder(archive: Archive, folder: Path) -> dict[str, bytes]:
+    remedy = f"unpack {archive.name} again"
+    return {name: _verified(folder / name, md5, remedy) for name, md5 in archive.files.items()}
+
+
+def _from_archive(archive: Archive, path: Path) -> dict[str, bytes]:
+    data = _verified(path, archive.md5, "delete it to download it again")
+    found: dict[str, bytes] = {}
+    wanted = {f"{archive.folder}/{name}": name for name in archive.files}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as file:
+            for member in file:
+                name = wanted.get(member.name)
+                content = file.extractfile(member) if name and member.isfile() else None
+                if name and content:
+                    found[name] = content.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise UserError(f"{path}: the archive is damaged ({error})") from None
+    for name in archive.files:
+        if name not in found:
+            raise UserError(f"{path}: {name} is missing from the archive")
+    return found
+
+
+def _verified(path: Path, md5: str, remedy: str) -> bytes:
+    """The content of a file, if it has the right checksum."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; {remedy}") from None
+    except OSError as error:
+        raise UserError(f"{path}: can't be read ({error.strerror})") from None
+    actual = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if actual != md5:
+        raise UserError(f"{path}: expected MD5 {md5}, got {actual} ({len(data):,} bytes); {remedy}")
+    return data
+
+
+def _images(
+    archive: Archive, info: DataSetInfo, names: Iterable[str], files: Mapping[str, bytes]
+) -> LabeledImages:
+    shape = (info.channels, info.image_size, info.image_size)
+    count = info.channels * info.image_size**2
     images, labels = [], []
     for name in names:
-        content = unpickle.read(files[name], name)
-        pixels = unpickle.array(content.get("data"), name)
-        if pixels.dim() != 2 or pixels.shape[1] != 3 * SIDE * SIDE or not len(pixels):
-            raise UserError(f"{name}: expected images of 3072 bytes, got {tuple(pixels.shape)}")
-        images.append(pixels.view(-1, 3, SIDE, SIDE))
-        labels += _labels(content.get(archive.labels), len(pixels), archive.classes, name)
-    return Pictures(images=torch.cat(images), labels=torch.tensor(labels))
+        content = unpickle.loads(files[name], name)
+        pixels = unpickle.to_tensor(content.get("data"), name)
+        if pixels.dim() != 2 or pixels.shape[1] != count or not len(pixels):
+            raise UserError(f"{name}: expected images of {count} bytes, got {tuple(pixels.shape)}")
+        images.append(pixels.view(-1, *shape))
+        labels += _labels(content.get(archive.labels_key), len(pixels), info.num_classes, name)
+    return LabeledImages(images=torch.cat(images), labels=torch.tensor(labels))
 
 
-def _labels(value: Any, count: int, classes: int, name: str) -> list[int]:
+def _labels(value: Any, count: int, num_classes: int, name: str) -> list[int]:
     if not isinstance(value, list) or len(value) != count:
         got = f"{len(value)}" if isinstance(value, list) else type(value).__name__
         raise UserError(f"{name}: expected a label for each of {count} images, got {got}")
     for each in value:
-        if not (isinstance(each, int) and 0 <= each < classes):
-            raise UserError(f"{name}: expected labels from 0 to {classes - 1}, got {each!r}")
+        if not (isinstance(each, int) and 0 <= each < num_classes):
+            raise UserError(f"{name}: expected labels from 0 to {num_classes - 1}, got {each!r}")
     return value
 
 
-def _classes(archive: Archive, files: Mapping[str, bytes]) -> tuple[str, ...]:
+def _classes(archive: Archive, info: DataSetInfo, files: Mapping[str, bytes]) -> tuple[str, ...]:
     (name,) = archive.meta
-    value = unpickle.read(files[name], name).get(archive.names)
+    value = unpickle.loads(files[name], name).get(archive.classes_key)
     names = value if isinstance(value, list) else []
     texts = tuple(each.decode("utf-8", "replace") for each in names if isinstance(each, bytes))
-    if len(names) != archive.classes or len(texts) != archive.classes:
-        raise UserError(f"{name}: expected {archive.classes} names of classes, got {value!r:.80}")
+    if len(names) != info.num_classes or len(texts) != info.num_classes:
+        raise UserError(f"{name}: expected {info.num_classes} class names, got {value!r:.80}")
     return texts

@@ -1,41 +1,43 @@
-"""A data set as training sees it."""
+"""A data set as training uses it, and how it is loaded for a config."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mpelu.lab.data.augment import PAD, Cropper
+from mpelu.lab.data import preprocess as preprocessing
+from mpelu.lab.data.augment import PADDING, RandomCrop
+from mpelu.lab.data.download import DownloadProgress
+from mpelu.lab.data.folder import decode
+from mpelu.lab.data.images import CHUNK, ImageFiles, LabeledImages, Splits, digest
 from mpelu.lab.data.preprocess import Preprocess
+from mpelu.lab.data.readers import BatchReader, FileReader, InMemoryReader
+from mpelu.lab.data.registry import DataSetInfo, find, image_sizes
+from mpelu.lab.errors import UserError, one_line
 
+if TYPE_CHECKING:
+    from mpelu.lab.config import Config
 
-class Source(Protocol):
-    """Where the images of one half come from."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Index, images and labels of each batch, on the device.
-
-        The images are whole, [b, channels, side, side]: uint8, or float32 if already normalised.
-        """
-        ...
+MAX_FITTED = 10_000
+"""Image files that preprocessing is fitted on, at most."""
 
 
 class Dataset:
-    """Training and test images as batches for a network. `load` makes them.
+    """Training and test images as batches for a network. Use `load` to create one.
 
     Attributes:
-        name: of Config's `data`.
-        classes: their names, by label.
-        channels: of the images.
-        size: side of the images the network sees.
-        train_count, test_count: number of images.
-        fingerprint: SHA-256 over the data used.
-        preprocess: what was fitted on the training set.
+        name: Config's `data`.
+        classes: class names by label.
+        channels: channels of the images.
+        size: height and width of the images the network sees.
+        train_count: number of training images.
+        test_count: number of test images.
+        fingerprint: SHA-256 of the data.
+        preprocess: the preprocessing fitted on the training set.
     """
 
     def __init__(
@@ -44,13 +46,11 @@ class Dataset:
         name: str,
         classes: tuple[str, ...],
         channels: int,
-        whole: int,
         fingerprint: str,
         preprocess: Preprocess,
-        train: Source,
-        test: Source,
-        augment: str,
-        device: torch.device,
+        train: BatchReader,
+        test: BatchReader,
+        random_crop: RandomCrop | None,
     ) -> None:
         self.name = name
         self.classes = classes
@@ -62,51 +62,187 @@ class Dataset:
         self.preprocess = preprocess
         self._train = train
         self._test = test
-        self._cropper = (
-            None
-            if augment == "none"
-            else Cropper(whole=whole, size=self.size, pad=PAD[augment], device=device)
-        )
+        self._random_crop = random_crop
 
     def describe(self) -> dict[str, Any]:
-        """Name, classes, shape, counts and fingerprint, as data.json holds them."""
+        """Returns name, classes, shape, counts and fingerprint, for the run folder."""
         names = ("name", "classes", "channels", "size", "train_count", "test_count", "fingerprint")
         described = {name: getattr(self, name) for name in names}
         return {**described, "classes": list(self.classes)}
 
     def train(self, batches: Iterable[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Augmented training batches.
+        """Yields augmented training batches.
 
         Args:
-            batches: int64 index tensors into the training set, on the CPU.
-            seed: of the epoch. Crop and flip of sample i depend on (seed, i) alone.
+            batches: int64 indices into the training set, on the CPU.
+            seed: seed of the epoch. Crop and flip of sample i depend on (seed, i) alone.
 
         Yields:
-            float32 [b, channels, size, size] and int64 [b], on the device.
+            Images, float32 [b, channels, size, size], and labels, int64 [b], on the device.
         """
-        if self._cropper is None:
-            yield from self._middle(self._train, batches)
+        if self._random_crop is None:
+            yield from self._centered(self._train, batches)
             return
-        codes = self._cropper.draw(seed, self.train_count)
+        codes = self._random_crop.draw(seed, self.train_count)
         for index, images, labels in self._train.read(batches):
             if not self.preprocess.pointwise:
-                images = self.preprocess.normalise(images)
-            crops, mask = self._cropper.crop(images, codes.index_select(0, index))
-            crops = self.preprocess.normalise(crops)
-            # The padding is the mean: 0 after normalising.
+                images = self.preprocess.normalize(images)
+            crops, mask = self._random_crop(images, codes.index_select(0, index))
+            crops = self.preprocess.normalize(crops)
+            # Padding is the mean, which is 0 after normalization.
             yield crops if mask is None else crops.mul_(mask), labels
 
     def test(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Test batches, not augmented: the middle of each image.
+        """Yields test batches: the center of each image, without augmentation.
 
         Args:
-            batches: int64 index tensors into the test set, on the CPU.
+            batches: int64 indices into the test set, on the CPU.
 
         Yields:
-            float32 [b, channels, size, size] and int64 [b], on the device.
+            Images, float32 [b, channels, size, size], and labels, int64 [b], on the device.
         """
-        yield from self._middle(self._test, batches)
+        yield from self._centered(self._test, batches)
 
-    def _middle(self, source: Source, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        for _, images, labels in source.read(batches):
+    def _centered(
+        self, reader: BatchReader, batches: Iterable[Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        for _, images, labels in reader.read(batches):
             yield self.preprocess(images), labels
+
+
+def load(
+    config: Config,
+    device: torch.device,
+    *,
+    download: bool = False,
+    mirror: str | None = None,
+    progress: DownloadProgress | None = None,
+) -> Dataset:
+    """Loads the data set of a config and fits its preprocessing.
+
+    Args:
+        config: its data fields are used.
+        device: device of the batches. Images that fit in memory are kept there.
+        download: download the data set into Config's `data_dir` if it isn't there.
+        mirror: base URL to download from in place of the official one.
+        progress: shows the download, for example `mpelu.lab.training.display.show_download`. By
+            default nothing is shown.
+
+    Raises:
+        UserError: if the data is missing or damaged, or doesn't fit the config.
+
+    Example:
+        >>> from mpelu.lab.config import Config
+        >>> data = load(Config(data="digits"), torch.device("cpu"))
+        >>> images, labels = next(data.train([torch.arange(16)], seed=0))
+        >>> images.shape, data.train_count, data.test_count
+        (torch.Size([16, 1, 8, 8]), 1437, 360)
+    """
+    info = find(config.data)
+    preprocessing.check_size(config)
+    data_dir = _data_dir(config, info)
+    if download and info.download is not None and data_dir is not None:
+        info.download(info, data_dir, mirror=mirror, progress=progress)
+    return build(config, device, info.read(info, data_dir))
+
+
+def read_image(path: Path, config: Config, *, channels: int) -> Tensor:
+    """Reads an image file as a run with this config sees test images.
+
+    Args:
+        path: a file in any format that Pillow reads.
+        config: config of the run.
+        channels: 1 (gray) or 3 (RGB).
+
+    Returns:
+        The whole image, scaled: uint8 [1, channels, image_size, image_size]. Pass it to
+        `Preprocess`, which normalizes it and crops the center.
+
+    Raises:
+        UserError: if the file doesn't exist or isn't an image.
+    """
+    image_size, _ = image_sizes(config)
+    try:
+        return decode(path, image_size, channels)[None]
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except Exception as error:
+        raise UserError(
+            f"{path}: expected an image, got {type(error).__name__}: {one_line(error)}"
+        ) from None
+
+
+def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
+    """Creates a data set from its images, limited, scaled and preprocessed as the config says."""
+    image_size, size = image_sizes(config)
+    train, test = splits.train.first(config.train_limit), splits.test.first(config.test_limit)
+    fingerprints = train.fingerprint(), test.fingerprint()
+    readers: tuple[BatchReader, BatchReader]
+    if isinstance(train, ImageFiles) and isinstance(test, ImageFiles):
+        channels = find(config.data).channels
+        train_files, test_files = (
+            FileReader(files, image_size, channels, device) for files in (train, test)
+        )
+        state = _fit_files(config, train_files, channels, fingerprints[0])
+        preprocess = Preprocess(config.preprocess, state, size).to(device)
+        readers = train_files, test_files
+    else:
+        assert isinstance(train, LabeledImages)
+        assert isinstance(test, LabeledImages)
+        channels = train.images.shape[1]
+        is_limited = len(train.labels) < len(splits.train.labels)
+        is_original = not is_limited and train.images.shape[-1] == image_size
+        train, test = train.resized(image_size), test.resized(image_size)
+        state = _fit_in_memory(config, device, train.images, fingerprints[0], is_original)
+        preprocess = Preprocess(config.preprocess, state, size).to(device)
+        readers = (
+            InMemoryReader(train, preprocess, device),
+            InMemoryReader(test, preprocess, device),
+        )
+    random_crop = None
+    if config.augment != "none":
+        padding = PADDING[config.augment]
+        random_crop = RandomCrop(image_size=image_size, size=size, padding=padding, device=device)
+    return Dataset(
+        name=config.data,
+        classes=splits.classes,
+        channels=channels,
+        fingerprint=digest("\n".join([*fingerprints, *splits.classes])),
+        preprocess=preprocess,
+        train=readers[0],
+        test=readers[1],
+        random_crop=random_crop,
+    )
+
+
+def _data_dir(config: Config, info: DataSetInfo) -> Path | None:
+    if config.data_dir is None:
+        if not info.needs_data_dir:
+            return None
+        where = "where the data is" + (", or where to download it" if info.download else "")
+        raise UserError(f"required for {info.name} ({where})", field="data_dir")
+    data_dir = Path(config.data_dir).expanduser()
+    if info.needs_data_dir and data_dir.exists() and not data_dir.is_dir():
+        raise UserError(f"expected a directory, got the file {data_dir}", field="data_dir")
+    return data_dir
+
+
+def _fit_files(
+    config: Config, reader: FileReader, channels: int, fingerprint: str
+) -> dict[str, Tensor]:
+    if config.preprocess == "none":
+        return preprocessing.fit("none", ())
+    return preprocessing.fit_cached(config, fingerprint, channels, reader.sample(MAX_FITTED))
+
+
+def _fit_in_memory(
+    config: Config, device: torch.device, images: Tensor, fingerprint: str, is_original: bool
+) -> dict[str, Tensor]:
+    info = find(config.data)
+    chunks = images.split(CHUNK)
+    if config.preprocess == "gcn-zca":
+        on_device = (chunk.to(device) for chunk in chunks)
+        return preprocessing.fit_cached(config, fingerprint, images.shape[1], on_device)
+    if config.preprocess == "channel" and is_original and info.channel_mean and info.channel_std:
+        return {"mean": torch.tensor(info.channel_mean), "std": torch.tensor(info.channel_std)}
+    return preprocessing.fit(config.preprocess, chunks)

@@ -1,80 +1,80 @@
-"""Downloads that go on where they stopped and are checked before they get their name."""
+"""Downloads that resume where they stopped and are verified before they get their name."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import http.client
+import logging
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from mpelu.lab.data.progress import Progress
+from filelock import FileLock
+
 from mpelu.lab.errors import UserError
+
+log = logging.getLogger(__name__)
+
+DownloadProgress = Callable[[str, "int | None"], AbstractContextManager[Callable[[int], None]]]
+"""Called with the name of the file and its size in bytes (None if unknown). Within its context, the
+function it returns is called with the number of bytes received so far."""
 
 CHUNK = 1 << 18
 TRIES = 3
-"""Requests in a row that may bring nothing."""
+"""Requests in a row that may fail to bring any data."""
 TIMEOUT = 30.0
 
 
 class _Dropped(Exception):
-    """The connection ended early; what came is kept."""
+    """The connection ended early; the data received so far is kept."""
 
 
-def fetch(url: str, path: Path, *, md5: str, quiet: bool = False) -> None:
-    """Downloads url to path, by way of path.part, which a later call goes on with.
+def fetch(url: str, path: Path, *, md5: str, progress: DownloadProgress | None = None) -> None:
+    """Downloads a file, unless it exists.
+
+    Data goes to `path.part`, which is continued by the next call if the download is interrupted.
+    Processes that want the same file wait for the first one to download it.
 
     Args:
-        url: http or https.
-        path: its folder is made if need be.
-        md5: what the file must have; only then does it get its name.
-        quiet: without progress.
+        url: an http or https URL.
+        path: the destination; its directory is created if needed.
+        md5: expected checksum; only a file that has it is renamed to `path`.
+        progress: shows the download, for example `mpelu.lab.training.display.show_download`. By
+            default nothing is shown.
 
     Raises:
-        UserError: if the server has no such file or can't be reached, or the checksum is wrong.
+        UserError: if the file can't be downloaded or written, or has another checksum.
     """
-    if not _is_address(url):
-        raise UserError(
-            f"mirror: expected an address that starts with http:// or https://, got {url}"
-        )
-    part = path.with_name(path.name + ".part")
+    if not _is_http(url):
+        raise UserError(f"expected an http:// or https:// URL, got {url}", field="mirror")
     missing = [each for each in (path.parent, *path.parent.parents) if not each.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as file, _alone(file):
-            if path.is_file():  # another process was faster
-                return
-            resumed = file.tell() > 0
-            _complete(url, file, path.name, quiet)
-            actual = _md5(part)
-            if actual != md5 and resumed:
-                # The beginning may be of another file: once more, all of it.
-                _empty(file)
-                _complete(url, file, path.name, quiet)
-                actual = _md5(part)
-            if actual == md5:
-                os.fsync(file.fileno())
-                part.rename(path)
-            else:
-                part.unlink()
-                raise UserError(f"{url}: expected MD5 {md5}, got {actual}; nothing was kept")
+        with _locked(path):
+            if not path.is_file():
+                _download(url, path, md5, progress or hide_progress)
     except OSError as error:
         raise UserError(f"{path}: can't be written ({error.strerror or error})") from None
     finally:
+        # Directories that contain something stay.
         with contextlib.suppress(OSError):
-            if part.stat().st_size == 0:
-                part.unlink()
-        with contextlib.suppress(OSError):  # those with something in them stay
             for folder in missing:
                 folder.rmdir()
 
 
-def _is_address(url: str) -> bool:
+@contextlib.contextmanager
+def hide_progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Shows nothing."""
+    yield lambda count: None
+
+
+def _is_http(url: str) -> bool:
     try:
         return urlsplit(url).scheme in ("http", "https")
     except ValueError:
@@ -82,41 +82,71 @@ def _is_address(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(file: IO[bytes]) -> Iterator[None]:
-    """Processes that want the same file wait for the one that downloads it."""
+def _locked(path: Path) -> Iterator[None]:
+    """Holds the lock of a download, a file that is removed with it.
+
+    Processes that wait for the lock notice that its file is gone, and create another.
+    """
+    lock = path.with_name(path.name + ".lock")
+    with FileLock(lock):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                lock.unlink()
+
+
+def _download(url: str, path: Path, md5: str, progress: DownloadProgress) -> None:
+    log.info("downloading %s to %s", url, path)
+    part = path.with_name(path.name + ".part")
     try:
-        import fcntl
-    except ImportError:  # not on this system
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
-    file.seek(0, os.SEEK_END)
-    yield
+        with part.open("ab") as file:
+            resumed = file.tell() > 0
+            _complete(url, file, path.name, progress)
+            actual = _md5(part)
+            if actual != md5 and resumed:
+                # The first part may be of another file: download everything once more.
+                _empty(file)
+                _complete(url, file, path.name, progress)
+                actual = _md5(part)
+            if actual != md5:
+                _empty(file)
+                raise UserError(f"{url}: expected MD5 {md5}, got {actual}; nothing was kept")
+            os.fsync(file.fileno())
+        part.rename(path)
+    finally:
+        with contextlib.suppress(OSError):
+            if part.stat().st_size == 0:
+                part.unlink()
+    log.info("downloaded %s (%.1f MB)", path, path.stat().st_size / 1e6)
 
 
-def _complete(url: str, file: IO[bytes], name: str, quiet: bool) -> None:
-    fruitless = 0
+def _complete(url: str, file: IO[bytes], name: str, progress: DownloadProgress) -> None:
+    """Requests the rest of the file until all of it is there."""
+    failures = 0
     while True:
         before = file.tell()
         try:
-            _request(url, file, name, quiet)
+            _request(url, file, name, progress)
             return
         except urllib.error.HTTPError as error:
             if error.code == 416 and before:  # what we have is longer than the file
                 _empty(file)
                 continue
-            raise UserError(f"{url}: expected the file, got {error.code} {error.reason}") from None
+            raise UserError(
+                f"{url}: can't be downloaded (HTTP {error.code} {error.reason})"
+            ) from None
         except (_Dropped, urllib.error.URLError, http.client.HTTPException, OSError) as error:
-            fruitless = 0 if file.tell() > before else fruitless + 1
-            if fruitless == TRIES:
+            failures = 0 if file.tell() > before else failures + 1
+            if failures == TRIES:
                 reason = getattr(error, "reason", error)
                 raise UserError(
-                    f"{url}: expected the file, got no connection ({reason}); "
-                    f"{file.tell()} bytes are kept, the next call goes on from there"
+                    f"{url}: no connection ({reason}); the {file.tell():,} bytes received so far "
+                    "are kept, and the next download continues from there"
                 ) from None
 
 
-def _request(url: str, file: IO[bytes], name: str, quiet: bool) -> None:
+def _request(url: str, file: IO[bytes], name: str, progress: DownloadProgress) -> None:
     have = file.tell()
     request = urllib.request.Request(url, headers={"User-Agent": "mpelu"})
     if have:
@@ -127,20 +157,19 @@ def _request(url: str, file: IO[bytes], name: str, quiet: bool) -> None:
             have = 0
         length = response.headers.get("Content-Length")
         total = have + int(length) if length is not None else None
-        with Progress(name, total, quiet) as progress:
-            progress.at(have)
+        with progress(name, total) as update:
+            update(have)
             while block := response.read(CHUNK):
                 _write(file, block)
                 have += len(block)
-                progress.at(have)
+                update(have)
     if total is not None and have < total:
         raise _Dropped(f"the connection ended after {have} of {total} bytes")
 
 
 def _continues(response: Any, have: int) -> bool:
-    return response.status == 206 and response.headers.get("Content-Range", "").startswith(
-        f"bytes {have}-"
-    )
+    content_range: str = response.headers.get("Content-Range", "")
+    return response.status == 206 and content_range.startswith(f"bytes {have}-")
 
 
 def _empty(file: IO[bytes]) -> None:

@@ -1,82 +1,90 @@
-"""Image folders: train/CLASS/*.jpg beside val/CLASS/*.jpg (or test/), the layout of ImageNet."""
+"""Image folders: train/CLASS/*.jpg and val/CLASS/*.jpg (or test/), the layout of ImageNet."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
-from mpelu.lab.data.pictures import digest
+import torch
+from torch import Tensor
+
+from mpelu.lab.data.images import ImageFiles, Splits
 from mpelu.lab.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Files:
-    """The image files of one half, not yet opened.
+def read(data_dir: Path) -> Splits:
+    """Lists the image files. The classes are the names of the subdirectories, sorted.
 
-    In turns from each class, so that the first n are spread over the classes.
-    """
-
-    folder: Path
-    names: list[str]
-    """Relative to folder, with / between."""
-    sizes: list[int]
-    """Bytes of each."""
-    labels: list[int]
-
-    def first(self, limit: int | None) -> Files:
-        """The first `limit` of them; all if None."""
-        return Files(
-            folder=self.folder,
-            names=self.names[:limit],
-            sizes=self.sizes[:limit],
-            labels=self.labels[:limit],
-        )
-
-    def fingerprint(self) -> str:
-        """SHA-256 of names, sizes and labels: reading all of ImageNet would take hours."""
-        rows = zip(self.names, self.sizes, self.labels, strict=True)
-        return digest("\n".join(f"{name}\t{size}\t{label}" for name, size, label in rows))
-
-
-def find(data_dir: Path) -> tuple[Files, Files, tuple[str, ...]]:
-    """Training files, test files and the classes, which are the names of the folders, sorted.
+    Args:
+        data_dir: contains train/ and val/ (or test/).
 
     Raises:
-        UserError: if a folder is missing or empty, or the classes of the halves differ.
+        UserError: if a directory is missing or empty, or train and val have different classes.
     """
     train = data_dir / "train"
     test = next((data_dir / name for name in ("val", "test") if (data_dir / name).is_dir()), None)
     if not train.is_dir() or test is None:
-        raise UserError(
-            f"{data_dir}: expected folders train and val (or test), got "
-            f"{', '.join(_folders(data_dir)) or 'none'}"
+        raise _error(
+            f"expected {data_dir} to contain train/ and val/ (or test/), found "
+            f"{', '.join(f'{name}/' for name in _subfolders(data_dir)) or 'no directories'}"
         )
-    classes, others = _folders(train), _folders(test)
+    classes = _subfolders(train)
     if not classes:
-        raise UserError(f"{train}: expected a folder for each class, got none")
-    different = sorted(set(classes) ^ set(others))
+        raise _error(f"expected a directory for each class in {train}, found none")
+    different = sorted(set(classes) ^ set(_subfolders(test)))
     if different:
-        raise UserError(
-            f"{data_dir}: expected the same classes in {train.name} and {test.name}, got "
-            f"{different[0]!r} in one only ({len(different)} such)"
+        raise _error(
+            f"expected the same classes in {train} and {test}, but only one of them contains "
+            f"{different[0]!r}" + (f" (and {len(different) - 1} more)" if different[1:] else "")
         )
-    return _files(train, classes), _files(test, classes), tuple(classes)
+    return Splits(_files(train, classes), _files(test, classes), tuple(classes))
 
 
-def _folders(path: Path) -> list[str]:
+def decode(path: str | Path, size: int, channels: int) -> Tensor:
+    """Decodes an image file and scales it to size x size with bilinear interpolation.
+
+    Palette, CMYK, 16-bit and transparent images become gray (1 channel) or RGB (3 channels) too.
+
+    Returns:
+        uint8 [channels, size, size].
+
+    Raises:
+        Exception: whatever Pillow raises for a damaged file.
+    """
+    import numpy
+    from PIL import Image
+
+    with Image.open(path) as file:
+        # Decodes a large JPEG at 1/2, 1/4 or 1/8 of its size, but at least twice the target size.
+        file.draft(None, (2 * size, 2 * size))
+        image: Image.Image = file
+        if image.mode.startswith("I"):
+            image = Image.fromarray((numpy.asarray(image) / 257).round().astype(numpy.uint8))
+        if image.mode == "P":
+            image = image.convert("RGBA")
+        image = image.convert("L" if channels == 1 else "RGB")
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+        pixels = torch.from_numpy(numpy.array(image)).view(size, size, channels)
+    return pixels.permute(2, 0, 1).contiguous()
+
+
+def _error(message: str) -> UserError:
+    return UserError(message, field="data_dir")
+
+
+def _subfolders(path: Path) -> list[str]:
     try:
         with os.scandir(path) as entries:
             return sorted(
                 each.name for each in entries if each.is_dir() and not each.name.startswith(".")
             )
     except OSError as error:
-        raise UserError(f"{path}: expected a folder, got {error.strerror}") from None
+        raise _error(f"can't list {path} ({error.strerror})") from None
 
 
-def _files(folder: Path, classes: list[str]) -> Files:
+def _files(folder: Path, classes: list[str]) -> ImageFiles:
     found: list[tuple[int, int, str, int]] = []
     for label, name in enumerate(classes):
         with os.scandir(folder / name) as entries:
@@ -88,10 +96,10 @@ def _files(folder: Path, classes: list[str]) -> Files:
                 and each.is_file()
             )
         if not files:
-            raise UserError(f"{folder / name}: expected images, got none")
+            raise _error(f"expected images in {folder / name}, found none")
         found += [(turn, label, f"{name}/{file}", size) for turn, (file, size) in enumerate(files)]
     found.sort()
-    return Files(
+    return ImageFiles(
         folder=folder,
         names=[name for _, _, name, _ in found],
         sizes=[size for _, _, _, size in found],

@@ -1,64 +1,117 @@
-"""Image files, decoded."""
+"""Labeled images as they are read: in memory, or as files that are still to be decoded."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from mpelu.lab.config import Config
-from mpelu.lab.data.shapes import sides
-from mpelu.lab.errors import UserError
+CHUNK = 1000
+"""Images that are converted to floating point at a time."""
 
 
-def decode(path: str | Path, side: int, channels: int) -> Tensor:
-    """One file, scaled bilinearly to side x side.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabeledImages:
+    """The images of a split in memory: uint8 [n, channels, height, width] and int64 [n]."""
 
-    Grey, palette, CMYK and images with 16 bits or transparency become grey (1 channel) or RGB (3).
+    images: Tensor
+    labels: Tensor
 
-    Returns:
-        uint8 [channels, side, side]
+    def first(self, limit: int | None) -> LabeledImages:
+        """Returns the first `limit` images, or all of them if None."""
+        if limit is None:
+            return self
+        # Copies, so that the memory of the others is freed.
+        return LabeledImages(images=self.images[:limit].clone(), labels=self.labels[:limit].clone())
 
-    Raises:
-        Exception: whatever the decoder says to a damaged file.
+    def resized(self, size: int) -> LabeledImages:
+        """Returns the same split with images of size x size."""
+        return replace(self, images=resize(self.images, size))
+
+    def fingerprint(self) -> str:
+        """Returns the SHA-256 of shape, pixels and labels."""
+        arrays = (self.images.contiguous().numpy(), self.labels.contiguous().numpy())
+        return digest(repr(tuple(self.images.shape)).encode(), *arrays)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageFiles:
+    """The image files of a split.
+
+    They take turns by class (the first file of each class, then the second of each, ...), so that
+    the first n files cover the classes evenly.
     """
-    import numpy
-    from PIL import Image
 
-    with Image.open(path) as file:
-        # A large JPEG is decoded at a half, quarter or eighth, but not below twice the side.
-        file.draft(None, (2 * side, 2 * side))
-        image: Image.Image = file
-        if image.mode.startswith("I"):
-            image = Image.fromarray((numpy.asarray(image) / 257).round().astype(numpy.uint8))
-        if image.mode == "P":
-            image = image.convert("RGBA")
-        image = image.convert("L" if channels == 1 else "RGB")
-        image = image.resize((side, side), Image.Resampling.BILINEAR)
-        pixels = torch.from_numpy(numpy.array(image)).view(side, side, channels)
-    return pixels.permute(2, 0, 1).contiguous()
+    folder: Path
+    names: list[str]
+    """Paths relative to `folder`, with forward slashes."""
+    sizes: list[int]
+    """File sizes in bytes."""
+    labels: list[int]
+
+    def first(self, limit: int | None) -> ImageFiles:
+        """Returns the first `limit` files, or all of them if None."""
+        return ImageFiles(
+            folder=self.folder,
+            names=self.names[:limit],
+            sizes=self.sizes[:limit],
+            labels=self.labels[:limit],
+        )
+
+    def fingerprint(self) -> str:
+        """Returns the SHA-256 of names, sizes and labels: reading all of ImageNet takes hours."""
+        rows = zip(self.names, self.sizes, self.labels, strict=True)
+        return digest("\n".join(f"{name}\t{size}\t{label}" for name, size, label in rows))
 
 
-def read_image(path: Path, config: Config, *, channels: int) -> Tensor:
-    """One file as a run with this config sees test images, for Preprocess.
+class Splits(NamedTuple):
+    """A data set as it is read. Both splits are in memory, or both are files."""
+
+    train: LabeledImages | ImageFiles
+    test: LabeledImages | ImageFiles
+    classes: tuple[str, ...]
+    """Class names by label."""
+
+
+def digest(*parts: Any) -> str:
+    """Returns the SHA-256 of strings, bytes and contiguous numpy arrays in hexadecimal."""
+    total = hashlib.sha256()
+    for part in parts:
+        # File names may contain bytes that aren't UTF-8.
+        total.update(os.fsencode(part) if isinstance(part, str) else part)
+    return total.hexdigest()
+
+
+def resize(images: Tensor, size: int) -> Tensor:
+    """Scales images to size x size with bilinear interpolation, antialiased when they shrink.
 
     Args:
-        path: any format Pillow reads.
-        config: of the run.
-        channels: 1 or 3.
+        images: uint8 [n, channels, height, width].
+        size: the new height and width.
 
     Returns:
-        uint8 [1, channels, side, side], the whole image scaled; Preprocess takes the middle after
-        normalising, because whitening and mean images need all of it.
+        uint8 [n, channels, size, size].
 
-    Raises:
-        UserError: if the file is missing or isn't an image.
+    Example:
+        >>> resize(torch.tensor([[0, 100], [0, 100]], dtype=torch.uint8)[None, None], 4)[0, 0, 0]
+        tensor([  0,  25,  75, 100], dtype=torch.uint8)
     """
-    whole, _ = sides(config)
-    try:
-        return decode(path, whole, channels)[None]
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected an image, got no such file") from None
-    except Exception as error:
-        raise UserError(f"{path}: expected an image, got {type(error).__name__}: {error}") from None
+    if images.shape[-2:] == (size, size):
+        return images
+    result = torch.empty(*images.shape[:2], size, size, dtype=torch.uint8)
+    for start in range(0, len(images), CHUNK):
+        part = functional.interpolate(
+            images[start : start + CHUNK].float(),
+            (size, size),
+            mode="bilinear",
+            align_corners=False,
+            antialias=True,
+        )
+        result[start : start + CHUNK] = part.round_().clamp_(0, 255)
+    return result

@@ -1,96 +1,108 @@
-"""From bytes to what a network sees: fitted on the training set, saved with the run."""
+"""Preprocessing: fitted on the training set, saved with the run, applied to every image."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mpelu.lab.config import Config
-from mpelu.lab.data import whiten
-from mpelu.lab.data.augment import centre_crop
-from mpelu.lab.data.cache import cached
-from mpelu.lab.data.shapes import CHANNELS, sides
+from mpelu.lab.data.augment import center_crop
+from mpelu.lab.data.cache import load_or_compute
+from mpelu.lab.data.registry import find, image_sizes
 from mpelu.lab.errors import UserError
 
-LARGEST_WHITENED = 64
+if TYPE_CHECKING:
+    from mpelu.lab.config import Config
+
+CONTRAST_NORM = 55.0
+"""Norm of an image after contrast normalization: a standard deviation of about 1 for 3x32x32."""
+ZCA_EPSILON = 0.1
+"""Added to the eigenvalues, so that directions with almost no variance aren't amplified."""
+_SMALLEST_NORM = 1e-8
+_LARGEST_WHITENED = 64
+"""Image size up to which the whitening matrix is practical."""
 
 
 class Preprocess:
-    """Fitted preprocessing of one kind.
+    """A fitted preprocessing step.
 
     Args:
-        kind: one of Config's.
-        parts: what was fitted, as `state` gives it.
-        size: side of the images the network sees.
+        kind: Config's `preprocess`.
+        state: the fitted tensors, as returned by `state`.
+        size: height and width of the images the network sees.
     """
 
-    def __init__(self, kind: str, parts: Mapping[str, Tensor], size: int) -> None:
+    def __init__(self, kind: str, state: Mapping[str, Tensor], size: int) -> None:
         self.kind = kind
         self.size = size
-        self._parts = dict(parts)
+        self._state = dict(state)
 
     def state(self) -> dict[str, Tensor]:
-        """All that was fitted, by name, on the CPU."""
-        return {name: each.cpu() for name, each in self._parts.items()}
+        """Returns the fitted tensors by name, on the CPU."""
+        return {name: each.cpu() for name, each in self._state.items()}
 
     def to(self, device: torch.device) -> Preprocess:
-        """The same on another device."""
-        parts = {name: each.to(device) for name, each in self._parts.items()}
-        return Preprocess(self.kind, parts, self.size)
+        """Returns a copy on another device."""
+        state = {name: each.to(device) for name, each in self._state.items()}
+        return Preprocess(self.kind, state, self.size)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """What the network sees in testing: normalised, then the middle.
+        """Normalizes whole images and crops the center, as in testing.
 
         Args:
-            images: whole images, uint8 [b, channels, side, side].
+            images: uint8 [b, channels, image_size, image_size].
 
         Returns:
-            float32 [b, channels, size, size]
+            float32 [b, channels, size, size].
         """
         if not self.pointwise:
-            images = self.normalise(images)
-        return self.normalise(centre_crop(images, self.size)).contiguous()
+            images = self.normalize(images)
+        return self.normalize(center_crop(images, self.size)).contiguous()
 
     @property
     def pointwise(self) -> bool:
-        """Whether crops can be normalised too; otherwise only whole images."""
+        """Whether crops can be normalized like whole images."""
         return self.kind in ("channel", "none")
 
-    def normalise(self, images: Tensor) -> Tensor:
-        """Bytes as float32 of the same shape; 0 is then the mean (black with kind none).
+    def normalize(self, images: Tensor) -> Tensor:
+        """Converts uint8 images to float32; the mean becomes 0 (for kind "none", black does).
 
-        Images that are float32 already have been normalised and stay as they are.
+        float32 images are returned as they are: they have been normalized already.
         """
         if images.dtype == torch.float32:
             return images
-        part = self._parts
+        state = self._state
         if self.kind == "channel":
             shape = (-1, 1, 1)
-            # A product takes two thirds of a quotient's time.
-            inverse = part["std"].reciprocal().view(shape)
-            return images.float().sub_(part["mean"].view(shape)).mul_(inverse)
+            # Multiplying takes two thirds of the time of dividing.
+            inverse = state["std"].reciprocal().view(shape)
+            return images.float().sub_(state["mean"].view(shape)).mul_(inverse)
         if self.kind == "mean-image":
-            return images.float().sub_(part["mean"])
+            return images.float().sub_(state["mean"])
         if self.kind == "gcn-zca":
-            flat = whiten.contrast_normalise(images).sub_(part["mean"])
-            return (flat @ part["matrix"]).view(images.shape)
-        return images.float().div_(part["scale"])
+            flat = contrast_normalize(images).sub_(state["mean"])
+            return (flat @ state["matrix"]).view(images.shape)
+        return images.float().div_(state["scale"])
 
 
 def fit(kind: str, chunks: Iterable[Tensor]) -> dict[str, Tensor]:
-    """The parts of a preprocessing fitted to images.
+    """Fits a preprocessing step and returns its state.
 
     Args:
-        kind: one of Config's.
-        chunks: whole training images, uint8 [b, channels, side, side] each.
+        kind: Config's `preprocess`.
+        chunks: whole training images, uint8 [b, channels, image_size, image_size] each.
+
+    Example:
+        >>> fit("channel", [torch.tensor([0, 2], dtype=torch.uint8).view(2, 1, 1, 1)])
+        {'mean': tensor([1.]), 'std': tensor([1.])}
     """
     if kind == "none":
         return {"scale": torch.tensor(255.0)}
     if kind == "gcn-zca":
-        mean, matrix = whiten.fit(chunks)
+        mean, matrix = fit_whitening(chunks)
         return {"mean": mean, "matrix": matrix}
     count, total, squares = 0, torch.zeros(()), torch.zeros(())
     for images in chunks:
@@ -103,68 +115,111 @@ def fit(kind: str, chunks: Iterable[Tensor]) -> dict[str, Tensor]:
     pixels = count * total.shape[1] * total.shape[2]
     mean = total.sum((1, 2)) / pixels
     std = (squares / pixels - mean.square()).clamp(min=0).sqrt()
-    # A channel of one value becomes zeros.
+    # A constant channel becomes zeros.
     return {"mean": mean.float(), "std": torch.where(std > 0, std, 1.0).float()}
 
 
-def check_size(kind: str, side: int) -> None:
-    """Raises UserError for whitening of images that are too large for it."""
-    if kind == "gcn-zca" and side > LARGEST_WHITENED:
+def contrast_normalize(images: Tensor) -> Tensor:
+    """Global contrast normalization: subtracts each image's mean, then scales it to norm 55.
+
+    A constant image becomes zeros.
+
+    Args:
+        images: [b, channels, height, width] of any dtype.
+
+    Returns:
+        float32 [b, channels * height * width].
+    """
+    flat = images.flatten(1).float()
+    flat = flat - flat.mean(1, keepdim=True)
+    norm = flat.norm(dim=1, keepdim=True)
+    return flat.mul_(CONTRAST_NORM / torch.where(norm < _SMALLEST_NORM, CONTRAST_NORM, norm))
+
+
+def fit_whitening(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Fits ZCA whitening to contrast-normalized images, as in the Maxout and NIN papers.
+
+    For a covariance V diag(l) V', the matrix is V diag(1 / sqrt(l + 0.1)) V'.
+
+    Args:
+        chunks: images, uint8 [b, channels, height, width] each.
+
+    Returns:
+        The mean [f] and the whitening matrix [f, f], f = channels * height * width, as float32.
+    """
+    count, total, products = 0, torch.zeros(()), torch.zeros(())
+    for images in chunks:
+        flat = contrast_normalize(images)
+        count += len(flat)
+        total = total.to(flat.device) + flat.double().sum(0)
+        products = products.to(flat.device) + (flat.T @ flat).double()
+    mean = total / count
+    covariance = products / count - torch.outer(mean, mean)
+    values, vectors = torch.linalg.eigh(covariance)
+    matrix = (vectors * (values.clamp(min=0) + ZCA_EPSILON).rsqrt()) @ vectors.T
+    return mean.float(), matrix.float()
+
+
+def check_size(config: Config) -> None:
+    """Raises UserError if the images are too large to be whitened."""
+    image_size, _ = image_sizes(config)
+    if config.preprocess == "gcn-zca" and image_size > _LARGEST_WHITENED:
+        limit = f"{_LARGEST_WHITENED}x{_LARGEST_WHITENED}"
         raise UserError(
-            f"preprocess: expected images of at most {LARGEST_WHITENED}x{LARGEST_WHITENED} for "
-            f"gcn-zca, got {side}x{side}"
+            f"gcn-zca takes images of at most {limit}, got {image_size}x{image_size}",
+            field="preprocess",
         )
 
 
-def fitted_once(
+def fit_cached(
     config: Config, fingerprint: str, channels: int, chunks: Iterable[Tensor]
 ) -> dict[str, Tensor]:
-    """`fit`, with the result kept on disk.
+    """Does the same as `fit`, but reads the result from a file if the same fit was done before.
 
     Args:
-        config: its preprocess and image size count, and its data_dir.
-        fingerprint: of the images.
-        channels: of the images.
-        chunks: the images, read only if they have to be.
+        config: its `preprocess`, `image_size` and `data_dir` are used.
+        fingerprint: fingerprint of the training images.
+        channels: channels of the images.
+        chunks: the images, which are only read if needed.
     """
-    whole, _ = sides(config)
-    settings = (config.preprocess, fingerprint, whole, whiten.SCALE, whiten.BIAS)
-    return cached(
+    image_size, _ = image_sizes(config)
+    key = (config.preprocess, fingerprint, image_size, CONTRAST_NORM, ZCA_EPSILON)
+    return load_or_compute(
         config.preprocess,
-        repr(settings),
+        repr(key),
         None if config.data_dir is None else Path(config.data_dir).expanduser(),
         lambda: fit(config.preprocess, chunks),
-        lambda parts: _problem(config.preprocess, parts, channels, whole),
+        lambda state: _problem(config.preprocess, state, channels, image_size),
     )
 
 
 def restore_preprocess(config: Config, state: Mapping[str, Tensor]) -> Preprocess:
-    """The preprocessing of a run from what `Preprocess.state` gave.
+    """Restores the preprocessing of a run from the result of `Preprocess.state`.
 
     Raises:
-        UserError: if the state isn't one of this config.
+        UserError: if the state doesn't fit the config.
     """
-    whole, size = sides(config)
-    problem = _problem(config.preprocess, state, CHANNELS[config.data], whole)
+    image_size, size = image_sizes(config)
+    problem = _problem(config.preprocess, state, find(config.data).channels, image_size)
     if problem is None:
         return Preprocess(config.preprocess, state, size)
-    raise UserError(f"preprocess: {problem}")
+    raise UserError(f"the saved preprocessing doesn't fit the config: {problem}")
 
 
-def _problem(kind: str, parts: Mapping[str, Tensor], channels: int, side: int) -> str | None:
-    """What is wrong with fitted parts for images of a shape; None if nothing."""
-    flat = channels * side * side
+def _problem(kind: str, state: Mapping[str, Tensor], channels: int, image_size: int) -> str | None:
+    """What is wrong with a state for images of this shape; None if nothing is."""
+    flat = channels * image_size * image_size
     shapes: dict[str, dict[str, tuple[int, ...]]] = {
         "channel": {"mean": (channels,), "std": (channels,)},
         "gcn-zca": {"mean": (flat,), "matrix": (flat, flat)},
-        "mean-image": {"mean": (channels, side, side)},
+        "mean-image": {"mean": (channels, image_size, image_size)},
         "none": {"scale": ()},
     }
     expected = shapes[kind]
-    actual = {name: tuple(each.shape) for name, each in parts.items()}
+    actual = {name: tuple(each.shape) for name, each in state.items()}
     if actual != expected:
-        return f"expected {expected}, got {actual}"
-    for name, each in parts.items():
+        return f"expected tensors {expected}, got {actual}"
+    for name, each in state.items():
         if each.dtype != torch.float32 or not each.isfinite().all():
-            return f"expected finite float32 numbers in {name}"
+            return f"expected finite float32 values in {name}"
     return None

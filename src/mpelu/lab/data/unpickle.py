@@ -1,8 +1,8 @@
-"""Reads the pickles of CIFAR without letting them run code.
+"""Reads CIFAR's pickle files without letting them run code.
 
-Those files, written by Python 2, hold dicts, lists, byte strings, whole numbers and uint8 arrays.
-An array names three things of numpy; each is answered by a stand-in that only keeps what it is
-given. Any other name is refused, so no function of any library is ever called by a file.
+The files were written by Python 2 and contain dicts, lists, byte strings, integers and uint8
+arrays. A pickled array refers to three names in numpy. Each of them is replaced by a class that
+only stores what it is given, and every other name is refused, so no file can call a function.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from mpelu.lab.errors import UserError
 
 
-class _Kind:
-    """Stands for numpy.dtype."""
+class _Dtype:
+    """Stands in for numpy.dtype."""
 
     def __init__(self, code: Any = None, *_: Any) -> None:
         self.code = code
@@ -29,7 +29,7 @@ class _Kind:
 
 
 class _Array:
-    """Stands for an array: keeps its state."""
+    """Stands in for an array and keeps its state."""
 
     def __init__(self, *_: Any) -> None:
         self.state: Any = None
@@ -38,10 +38,10 @@ class _Array:
         self.state = state
 
 
-_ADMITTED = {
+_ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Kind,
+    ("numpy", "dtype"): _Dtype,
 }
 
 
@@ -52,7 +52,7 @@ class _Refused(Exception):
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _ADMITTED[module, name]
+            return _ALLOWED[module, name]
         except KeyError:
             raise _Refused(f"{module}.{name}") from None
 
@@ -60,27 +60,25 @@ class _Unpickler(pickle.Unpickler):
         raise _Refused("a persistent object")
 
 
-def read(data: bytes, name: str) -> dict[str, Any]:
-    """The dict in a CIFAR pickle, with str keys and byte strings as they are.
+def loads(data: bytes, name: str) -> dict[str, Any]:
+    """Returns the dict in a CIFAR pickle, with its keys as strings.
 
     Args:
-        data: the file's bytes.
-        name: what errors call it.
+        data: the content of the file.
+        name: the name of the file, for errors.
 
     Raises:
-        UserError: if it is damaged or asks for anything but an array.
+        UserError: if the pickle is damaged or refers to anything but an array.
     """
     try:
         value = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except _Refused as refused:
         raise UserError(
-            f"{name}: expected plain data, got a pickle that asks for {str(refused)!r}"
+            f"{name}: expected plain data, got a pickle that refers to {str(refused)!r}"
         ) from None
-    # A damaged pickle can fail in as many ways as there are operations.
+    # A damaged pickle can raise almost anything.
     except Exception as error:
-        raise UserError(
-            f"{name}: expected a whole pickle, got a damaged one ({error!r:.80})"
-        ) from None
+        raise UserError(f"{name}: the pickle is damaged ({error!r:.80})") from None
     if not isinstance(value, dict):
         raise UserError(f"{name}: expected a dict, got {type(value).__name__}")
     return {
@@ -89,17 +87,17 @@ def read(data: bytes, name: str) -> dict[str, Any]:
     }
 
 
-def array(value: Any, name: str) -> Tensor:
-    """The uint8 array of a pickle as a tensor that owns its memory.
+def to_tensor(value: Any, name: str) -> Tensor:
+    """Returns a uint8 array of a pickle as a tensor that owns its memory.
 
     Raises:
-        UserError: if it is anything else.
+        UserError: if the value is anything else.
     """
     state = value.state if isinstance(value, _Array) else None
     if not (isinstance(state, tuple) and len(state) == 5):
         raise UserError(f"{name}: expected an array, got {type(value).__name__.lstrip('_')}")
-    _, shape, kind, by_column, data = state
-    code = kind.code if isinstance(kind, _Kind) else None
+    _, shape, dtype, is_column_major, data = state
+    code = dtype.code if isinstance(dtype, _Dtype) else None
     if code not in (b"u1", "u1"):
         raise UserError(f"{name}: expected an array of uint8, got {code!r}")
     sizes = isinstance(shape, tuple) and all(isinstance(each, int) and each >= 0 for each in shape)
@@ -109,6 +107,6 @@ def array(value: Any, name: str) -> Tensor:
     if not data:
         return torch.empty(shape, dtype=torch.uint8)
     flat = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    if by_column:
+    if is_column_major:
         return flat.view(shape[::-1]).permute(*range(len(shape))[::-1]).contiguous()
     return flat.view(shape)

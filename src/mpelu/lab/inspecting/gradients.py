@@ -1,4 +1,4 @@
-"""How large the gradient is at every parameter and behind every layer."""
+"""Gradient norms of all parameters and at the output of every layer."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpelu.init.graph import Inputs, arguments, substitute, unwrap
-from mpelu.lab.inspecting.layers import Layer, find_layers
-from mpelu.lab.inspecting.streams import chunks
-from mpelu.lab.inspecting.watch import Watch, check, checked, undisturbed
+from mpelu.lab.inspecting.accumulators import chunks
+from mpelu.lab.inspecting.hooks import (
+    ForwardHooks,
+    Inputs,
+    checked_batches,
+    checked_model,
+    differentiable,
+    preserved_state,
+)
+from mpelu.lab.inspecting.layers import InspectedLayer, find_layers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerGradient:
-    """The gradient with respect to the output of a layer, over the whole batch."""
+    """The gradient of the loss with respect to a layer's output, over the whole batch."""
 
     name: str
     call: int
-    """1, or more where a pass calls the module again."""
+    """1 for the first call of the module in a forward pass, 2 for the second, and so on."""
     kind: str
     norm: float | None
-    """Euclidean; None if the loss doesn't depend on this output."""
+    """Euclidean norm; None if the loss doesn't depend on this output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientNorms:
-    """The signal backward."""
+    """Gradient norms of one batch."""
 
     loss: float
     parameters: dict[str, float]
-    """Euclidean norm by the name of the parameter; those without a gradient are left out."""
+    """Euclidean norm by parameter name, without parameters that have no gradient."""
     layers: tuple[LayerGradient, ...]
     """In the order of the forward pass."""
-
-
-def _norm(values: Tensor) -> float:
-    return math.sqrt(sum(part.square().sum().item() for part in chunks(values)))
 
 
 def gradient_norms(
@@ -50,16 +52,16 @@ def gradient_norms(
     *,
     layers: Iterable[str] | None = None,
 ) -> GradientNorms:
-    """Norms of the gradients of one batch.
+    """Gradient norms of one batch.
 
-    The model is left as it was, as by `activation_statistics`; `.grad` of its parameters too.
+    The model is left as it was, as by `activation_statistics`, and so is `.grad`.
 
     Args:
         model: any module.
-        batch: what to call the model with: a tensor, a tuple of positional or a dict of keyword
+        batch: inputs of the model: a tensor, a tuple of positional arguments or a dict of keyword
             arguments.
-        loss: from the model's output to one number.
-        layers: as of `activation_statistics`.
+        loss: maps the model's output to a scalar.
+        layers: as in `activation_statistics`.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(8, 2, bias=False))
@@ -69,12 +71,11 @@ def gradient_norms(
         >>> round(found.layers[0].norm, 4)
         1.4142
     """
-    check("gradient_norms", model)
-    model = unwrap(model)
+    model = checked_model("gradient_norms", model)
     norms: dict[tuple[str, int], float | None] = {}
     kinds: dict[str, str] = {}
 
-    def after(layer: Layer, call: int, output: Tensor) -> None:
+    def after(layer: InspectedLayer, call: int, output: Tensor) -> None:
         def keep(gradient: Tensor) -> None:
             norms[layer.name, call] = _norm(gradient)
 
@@ -84,18 +85,19 @@ def gradient_norms(
             output.register_hook(keep)
 
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    watch = Watch(model, lambda *_: None, after, repeats=layers is not None)
-    chosen = find_layers("gradient_norms", model, layers)
-    with torch.enable_grad(), undisturbed(model), watch.on(chosen):
-        (checked_batch,) = checked("gradient_norms", [batch])
-        leaves, inputs = _differentiable(checked_batch)
-        value = loss(watch.run(inputs))
+    hooks = ForwardHooks(model, lambda *_: None, after, repeats=layers is not None)
+    chosen = find_layers(model, layers)
+    with torch.enable_grad(), preserved_state(model), hooks.attached(chosen):
+        (checked,) = checked_batches("gradient_norms", [batch])
+        leaves, inputs = differentiable(checked)
+        value = loss(hooks.run(inputs))
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             raise ValueError(
-                "gradient_norms: expected a loss of one number that depends on the model, got "
-                f"{value if not isinstance(value, Tensor) else list(value.shape)}"
+                "gradient_norms: expected a scalar loss that depends on the model, got "
+                f"{value if not isinstance(value, Tensor) else f'shape {list(value.shape)}'}"
             )
-        # The inputs are asked for as well, so that layers with nothing to learn are passed too.
+        # Gradients of the inputs are asked for too, so that layers before the first parameter have
+        # one.
         found = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
     return GradientNorms(
         loss=value.item(),
@@ -111,17 +113,5 @@ def gradient_norms(
     )
 
 
-def _differentiable(batch: Inputs) -> tuple[list[Tensor], Inputs]:
-    """Leaves that ask for gradients, and inputs made of them that may be overwritten."""
-    leaves: list[Tensor] = []
-
-    def fresh(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        leaf = tensor.detach().requires_grad_()
-        leaves.append(leaf)
-        return leaf.clone()
-
-    args, kwargs = arguments(batch)
-    args, kwargs = substitute((args, kwargs), Tensor, fresh)
-    return leaves, kwargs or args
+def _norm(values: Tensor) -> float:
+    return math.sqrt(sum(part.square().sum().item() for part in chunks(values)))

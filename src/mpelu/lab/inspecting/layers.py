@@ -1,19 +1,22 @@
-"""The parts of a model that can be watched, and what kind each is."""
+"""The layers of a model that can be inspected, their kinds, and what is known of activations."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.modules import activation as torch_activations
 from torch.nn.modules import conv, dropout, pooling
 from torch.nn.modules.batchnorm import _NormBase
 
 from mpelu.init.activations import LINEAR, Activation, describe_module
-from mpelu.modules import MPELU
+from mpelu.init.channels import Value, as_value
+from mpelu.lab.errors import choose
+from mpelu.modules import MIN_BETA, MPELU
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 _POOLS = tuple(getattr(pooling, name) for name in pooling.__all__)
@@ -21,76 +24,137 @@ _LINEARS = (nn.Linear, nn.Bilinear)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
-    """A module that is watched."""
+class InspectedLayer:
+    """A module whose inputs and outputs are observed."""
 
     name: str
-    """Its path in the model."""
+    """Path of the module in the model."""
     kind: str
-    """conv, linear, norm, activation, pool, dropout, block (it has parts) or other."""
+    """conv, linear, norm, activation, pool, dropout, block (a module with submodules) or other."""
     module: nn.Module
     activation: Activation | None = None
-    """What is known of an elementwise activation."""
+    """Parameters of an elementwise activation."""
     probe: nn.Module | None = None
-    """A copy to ask for slopes, of an activation that is neither exponential nor leaky."""
+    """A copy whose slopes autograd computes, if the activation is neither exponential nor leaky."""
 
 
-def describe(name: str, module: nn.Module) -> Layer:
-    """The module as a layer. Where it must be run to know it, a copy is."""
-    if isinstance(module, MPELU):
-        return Layer(
-            name=name, kind="activation", module=module, activation=describe_module(module)
-        )
-    if any(True for _ in module.children()):
-        return Layer(name=name, kind="block", module=module)
-    if isinstance(module, conv._ConvNd):
-        return Layer(name=name, kind="conv", module=module)
-    for kind, classes in (("linear", _LINEARS), ("norm", _NORMS), ("pool", _POOLS)):
-        if isinstance(module, classes):
-            return Layer(name=name, kind=kind, module=module)
-    if isinstance(module, dropout._DropoutNd):
-        return Layer(name=name, kind="dropout", module=module)
-    return _unlisted(name, module)
+def find_layers(model: nn.Module, names: Iterable[str] | None) -> list[InspectedLayer]:
+    """The layers with the given names, or all modules without submodules.
 
+    Raises:
+        UserError: for a name that the model doesn't have.
 
-def _unlisted(name: str, module: nn.Module) -> Layer:
-    if any(sum(size > 1 for size in each.shape) > 1 for each in module.parameters()):
-        return Layer(name=name, kind="other", module=module)  # a weight, maybe too large to copy
-    try:
-        probe = copy.deepcopy(module)
-        probe._forward_hooks.clear()
-        probe._forward_pre_hooks.clear()
-        found = describe_module(copy.deepcopy(probe).cpu())
-    except Exception:  # whatever a module that can't be copied raises
-        probe, found = None, None
-    if found is not None and found is not LINEAR:
-        is_known = found.slope is not None or found.alpha is not None
-        return Layer(
-            name=name,
-            kind="activation",
-            module=module,
-            activation=found,
-            probe=None if is_known else probe,
-        )
-    listed = type(module).__name__ in torch_activations.__all__
-    return Layer(name=name, kind="activation" if listed else "other", module=module)
-
-
-def find_layers(caller: str, model: nn.Module, names: Iterable[str] | None) -> list[Layer]:
-    """The layers of the given names, or all modules without parts."""
+    Example:
+        >>> found = find_layers(nn.Sequential(nn.Linear(8, 2), nn.ReLU()), None)
+        >>> [(layer.name, layer.kind) for layer in found]
+        [('0', 'linear'), ('1', 'activation')]
+    """
     modules = dict(model.named_modules())
     if names is None:
         return [
-            describe(name, module)
+            _describe(name, module)
             for name, module in modules.items()
             if not any(True for _ in module.children())
         ]
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     for name in chosen:
         if name not in modules:
-            closest = get_close_matches(name, list(modules), n=1, cutoff=0.0)[0]
-            raise ValueError(
-                f"{caller}: expected names of modules of the model as layers, got {name!r} "
-                f"(closest: {closest!r})"
-            )
-    return [describe(name, modules[name]) for name in chosen]
+            choose("layers", name, filter(None, modules), noun="module")
+    return [_describe(name, modules[name]) for name in chosen]
+
+
+def saturation_threshold(activation: Activation, slope: float) -> Tensor | None:
+    """The input below which a negative input is saturated, per channel.
+
+    Args:
+        activation: the activation.
+        slope: an input is saturated if the absolute slope there is below this.
+
+    Returns:
+        None if there is no formula for the activation.
+    """
+    if activation.slope is not None:
+        slopes = torch.as_tensor(activation.slope, dtype=torch.float64).detach()
+        return torch.where(slopes.abs() < slope, math.inf, -math.inf)
+    if activation.alpha is None or activation.beta is None:
+        return None
+    alpha = torch.as_tensor(activation.alpha, dtype=torch.float64).detach()
+    beta = torch.as_tensor(activation.beta, dtype=torch.float64).detach().clamp(min=MIN_BETA)
+    return torch.log(slope / (alpha.abs() * beta)) / beta
+
+
+def exponential_parameters(activation: Activation | None) -> tuple[Tensor, Tensor] | None:
+    """The absolute value of alpha, and beta, per channel, on the CPU.
+
+    Piecewise linear activations have alpha 0: they are their own Taylor expansion.
+
+    Returns:
+        None for activations of any other kind.
+    """
+    if activation is None:
+        return None
+    if activation.slope is not None:
+        return torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    if activation.alpha is None or activation.beta is None:
+        return None
+    alpha = torch.as_tensor(activation.alpha, dtype=torch.float64).detach().cpu()
+    beta = torch.as_tensor(activation.beta, dtype=torch.float64).detach().cpu()
+    return (activation.scale * alpha).abs(), beta.clamp(min=MIN_BETA)
+
+
+def residual_thresholds(
+    activation: Activation | None, residuals: Sequence[float]
+) -> list[Value] | None:
+    """The inputs above which the Taylor residual is below each bound.
+
+    Returns:
+        For each bound a number if it holds for all channels, otherwise a number per channel; None
+        if `exponential_parameters` is None.
+    """
+    parameters = exponential_parameters(activation)
+    if parameters is None:
+        return None
+    alpha, beta = parameters
+    return [as_value(-torch.sqrt(2 * each / alpha) / beta) for each in residuals]
+
+
+def _describe(name: str, module: nn.Module) -> InspectedLayer:
+    """The module as a layer. If it has to be run to find out, a copy is run."""
+    if isinstance(module, MPELU):
+        return InspectedLayer(
+            name=name, kind="activation", module=module, activation=describe_module(module)
+        )
+    if any(True for _ in module.children()):
+        return InspectedLayer(name=name, kind="block", module=module)
+    if isinstance(module, conv._ConvNd):
+        return InspectedLayer(name=name, kind="conv", module=module)
+    for kind, classes in (("linear", _LINEARS), ("norm", _NORMS), ("pool", _POOLS)):
+        if isinstance(module, classes):
+            return InspectedLayer(name=name, kind=kind, module=module)
+    if isinstance(module, dropout._DropoutNd):
+        return InspectedLayer(name=name, kind="dropout", module=module)
+    return _describe_by_probing(name, module)
+
+
+def _describe_by_probing(name: str, module: nn.Module) -> InspectedLayer:
+    if any(sum(size > 1 for size in each.shape) > 1 for each in module.parameters()):
+        # It has a weight matrix, so it isn't elementwise, and may be too large to copy.
+        return InspectedLayer(name=name, kind="other", module=module)
+    try:
+        probe = copy.deepcopy(module)
+        probe._forward_hooks.clear()
+        probe._forward_pre_hooks.clear()
+        found = describe_module(copy.deepcopy(probe).cpu())
+    except Exception:  # modules that can't be copied raise anything
+        probe, found = None, None
+    if found is not None and found is not LINEAR:
+        has_formula = found.slope is not None or found.alpha is not None
+        return InspectedLayer(
+            name=name,
+            kind="activation",
+            module=module,
+            activation=found,
+            probe=None if has_formula else probe,
+        )
+    listed = type(module).__name__ in torch_activations.__all__
+    return InspectedLayer(name=name, kind="activation" if listed else "other", module=module)

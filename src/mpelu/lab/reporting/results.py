@@ -5,35 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.reporting.thin import thin
-from mpelu.lab.reporting.values import (
-    integer,
-    items,
-    number,
-    objects,
-    read_object,
-    text,
-    texts,
-)
+from mpelu.lab.reporting.curves import downsample
+from mpelu.lab.reporting.values import integer, items, number, objects, text, texts
+from mpelu.lab.run import files
+
+RESULT = "result.json"
+FORMAT = 1
+SMOKE = "smoke"
+"""The scale whose numbers aren't measurements, unless the result says otherwise."""
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """The table beside the paper's, with its plots.
+    """The table next to the paper's, with its plots.
 
     Raises:
         ValueError: in one line, if the file can't be read or isn't such a result.
     """
-    found = read_object(path)
-    if found.get("format") != 1:
-        raise ValueError(f"{path.name}: expected format 1, got {found.get('format')!r:.40}")
+    found = files.read_json(path)
+    if found.get("format") != FORMAT:
+        raise ValueError(f"{path.name}: expected format {FORMAT}, got {found.get('format')!r:.40}")
     header = texts(found.get("header"))
     rows = found.get("rows")
     if not isinstance(rows, list) or any(len(items(row)) != len(header) for row in rows):
-        raise ValueError(f"{path.name}: expected rows of {len(header)} cells, as the header has")
+        raise ValueError(f"{path.name}: expected rows of {len(header)} cells, as in the header")
+    scale, is_smoke = text(found.get("scale"), "unknown"), found.get("smoke")
     return {
         "recipe": text(found.get("recipe"), path.parent.name),
         "title": text(found.get("title")),
-        "scale": text(found.get("scale"), "not said"),
+        "scale": scale,
+        "smoke": is_smoke if isinstance(is_smoke, bool) else scale == SMOKE,
         "shrunk": texts(found.get("shrunk")),
         "seeds": integer(found.get("seeds")),
         "data": text(found.get("data")),
@@ -81,5 +81,5 @@ def _series(series: dict[str, Any]) -> dict[str, Any]:
         for place, value in ((number(a), number(b)) for a, b in pairs)
         if place is not None and value is not None
     ]
-    places, values = thin([place for place, _ in points], [value for _, value in points])
-    return {"name": text(series.get("name"), "?"), "x": places, "y": values}
+    x, y = downsample([place for place, _ in points], [value for _, value in points])
+    return {"name": text(series.get("name"), "?"), "x": x, "y": y}

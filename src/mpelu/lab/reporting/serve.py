@@ -1,4 +1,4 @@
-"""`mpelu report --serve`: the report of experiments at work, on this machine alone."""
+"""A live report: a server for this machine only, whose page follows the runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.reporting.cache import Cache
-from mpelu.lab.reporting.collect import collect
+from mpelu.lab.reporting.collection import Cache, collect
 from mpelu.lab.reporting.page import embed, report_page
 
 HOST = "127.0.0.1"
 
 
-class Watcher:
-    """The report of some folders as it is now; only what has changed is read again."""
+class LiveReport:
+    """The current report of some folders. Only runs that have changed are read again."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
@@ -28,7 +27,7 @@ class Watcher:
         self._lock = threading.Lock()
 
     def now(self) -> dict[str, Any]:
-        """What `collect` returns, with its version: a digest that changes when the content does."""
+        """The return value of `collect`, with a version that changes when the content does."""
         with self._lock:
             collected = collect(self._folders, self._cache)
         timeless = {**collected, "made": None}
@@ -36,36 +35,37 @@ class Watcher:
         return {**collected, "version": digest[:16]}
 
 
-class Server(ThreadingHTTPServer):
-    """Answers only requests made to 127.0.0.1 or localhost by that name and port."""
+class ReportServer(ThreadingHTTPServer):
+    """Answers only requests addressed to 127.0.0.1 or localhost with its port."""
 
     daemon_threads = True
 
-    def __init__(self, watcher: Watcher, port: int) -> None:
-        self.watcher = watcher
-        super().__init__((HOST, port), Handler)
+    def __init__(self, report: LiveReport, port: int) -> None:
+        self.report = report
+        super().__init__((HOST, port), _Handler)
         own = self.server_address[1]
         self.names = {f"{HOST}:{own}", f"localhost:{own}"}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page closed while it was being answered is no news for the terminal."""
+        """Ignores pages that were closed before their answer was complete."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
+        """The URL of the page."""
         return f"http://{HOST}:{self.server_address[1]}/"
 
 
-class Handler(BaseHTTPRequestHandler):
-    """/ is the page, /version what a page compares, /data.json what it then draws."""
+class _Handler(BaseHTTPRequestHandler):
+    """Serves / (the page), /version (which a page polls) and /data.json (what it then draws)."""
 
-    server: Server
+    server: ReportServer
     server_version = "mpelu"
     sys_version = ""
 
     def do_GET(self) -> None:
-        # A name of someone else's that resolves to 127.0.0.1 must not read the report.
+        # Without this check, a foreign name that resolves to 127.0.0.1 could read the report.
         if self.headers.get("Host") not in self.server.names:
             self._answer(403, "text/plain", "expected a request to 127.0.0.1 or localhost\n")
             return
@@ -73,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, "text/plain", "not found\n")
             return
         try:
-            now = self.server.watcher.now()
+            now = self.server.report.now()
         except UserError as error:
             self._answer(503, "text/plain", f"{error}\n")
             return
@@ -97,18 +97,22 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """The terminal stays quiet: a page asks every two seconds."""
+        """Logs nothing: a page sends a request every two seconds."""
 
 
-def make_server(folders: Sequence[Path], port: int) -> Server:
-    """A server that is bound, not yet answering.
+def make_server(folders: Sequence[Path], port: int) -> ReportServer:
+    """A server that is bound to a port; call `serve_forever` to answer requests.
+
+    Args:
+        folders: as in `write_report`; they may be empty.
+        port: the port, or 0 for any free port.
 
     Raises:
         UserError: if a folder doesn't exist or the port is taken.
     """
-    watcher = Watcher(folders)
-    watcher.now()
+    report = LiveReport(folders)
+    report.now()
     try:
-        return Server(watcher, port)
+        return ReportServer(report, port)
     except (OSError, OverflowError) as error:
-        raise UserError(f"--port: expected a free port, got {port}: {error}") from None
+        raise UserError(f"expected a free port, got {port}: {error}", field="port") from None

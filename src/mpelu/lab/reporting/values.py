@@ -1,20 +1,18 @@
-"""Values from files anyone may have written: taken for what they are, or not at all."""
+"""Checked values from files that anyone may have written: of the expected type, or left out."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 LONGEST_TEXT = 400
 LARGEST = 1e300
-"""Numbers beyond leave a plot no room to calculate; they count as not finite."""
+"""Larger numbers would overflow when a plot is drawn; they count as not finite."""
 
 
 def number(value: Any, digits: int = 6) -> float | None:
-    """A finite number to so many significant digits, or None.
+    """A finite number rounded to significant digits; None for anything else.
 
     Example:
         >>> number(1.23456789), number("1"), number(float("nan")), number(True)
@@ -35,14 +33,24 @@ def number(value: Any, digits: int = 6) -> float | None:
 
 
 def integer(value: Any) -> int | None:
-    """A whole number below 2^53, or None."""
+    """An integer below 2^53 in size; None for anything else.
+
+    Example:
+        >>> integer(3), integer(3.0), integer(True)
+        (3, None, None)
+    """
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**53:
         return None
     return value
 
 
 def text(value: Any, default: str = "") -> str:
-    """A string, cut where it is longer than any name or message should be."""
+    """A string, cut to a reasonable length; the default for anything else.
+
+    Example:
+        >>> text("ReLU"), text(1, "?")
+        ('ReLU', '?')
+    """
     if not isinstance(value, str):
         return default
     return value if len(value) <= LONGEST_TEXT else value[:LONGEST_TEXT] + "…"
@@ -54,7 +62,7 @@ def texts(value: Any) -> list[str]:
 
 
 def items(value: Any) -> list[Any]:
-    """The list, or an empty one in place of anything else."""
+    """A list; [] for anything else."""
     return value if isinstance(value, list) else []
 
 
@@ -64,23 +72,13 @@ def objects(value: Any) -> list[dict[str, Any]]:
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts names by the numbers in them: table2 before table10."""
+    """A sort key that compares numbers in names by value.
+
+    Example:
+        >>> sorted(["table10", "table2"], key=natural)
+        ['table2', 'table10']
+    """
     return [
         (0, int(part), "") if part.isdecimal() else (1, 0, part)
         for part in re.split(r"(\d{1,12})", name)
     ]
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        ValueError: in one line, if there is none.
-    """
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name} can't be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name}: expected an object, got {type(value).__name__}")
-    return value

@@ -1,4 +1,4 @@
-"""Files that are either complete or absent, and readers that never raise on bad content."""
+"""Files of a run folder: written whole or not at all, and read without surprises."""
 
 from __future__ import annotations
 
@@ -9,38 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab.atomic import TEMPORARY, sync_directory, write
 from mpelu.lab.errors import UserError
 
-TEMPORARY = ".tmp"
-
-
-def write(path: Path, data: bytes | str, *, durable: bool = True) -> None:
-    """Writes a file atomically: to a temporary file beside it, which is then renamed.
-
-    Whatever happens on the way, the path holds its old content or all of the new one.
-
-    Args:
-        path: where the file goes.
-        data: the whole content.
-        durable: wait until the data is on the disk, so that it survives a power failure.
-
-    Raises:
-        OSError: if the file can't be written; the temporary file is removed.
-    """
-    temporary = path.with_name(path.name + TEMPORARY)
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    if durable:
-        sync_directory(path.parent)
+__all__ = [
+    "TEMPORARY",
+    "disk_error",
+    "link",
+    "read_json",
+    "remove_temporary",
+    "reporting_disk_errors",
+    "sync_directory",
+    "write",
+    "write_json",
+]
 
 
 def write_json(path: Path, value: dict[str, Any], *, durable: bool = True) -> None:
@@ -77,17 +59,6 @@ def link(source: Path, path: Path) -> None:
         return
     os.replace(temporary, path)
     sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes renames in a directory survive a power failure, where the system can."""
-    if os.name == "nt":  # directories can't be opened there
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def remove_temporary(directory: Path) -> None:

@@ -6,12 +6,12 @@ from dataclasses import fields
 from typing import Any
 
 from mpelu.lab.config import Config
+from mpelu.lab.data.registry import find
 
 _NO_MATTER = {
     "data_dir", "seed", "threads", "device", "log_every", "test_every", "checkpoint_every",
     "gradient_checkpointing",
 }  # fmt: skip
-_DATA = {"folder": "ImageNet", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "digits": "digits"}
 _WORDS = {
     "image_size": "images of",
     "crop": "crop of",
@@ -41,7 +41,7 @@ def differences(full: Config, actual: Config) -> tuple[str, ...]:
 
 def _text(name: str, old: Any, new: Any) -> list[str]:
     if name == "data":
-        return [f"{_DATA[new]} in place of {_DATA[old]}"]
+        return [f"{find(new).label} in place of {find(old).label}"]
     if name in ("epochs", "iterations"):
         if new is None:
             return []

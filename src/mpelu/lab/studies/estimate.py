@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mpelu.lab.config import Config
+from mpelu.lab.data.registry import find, image_sizes
 from mpelu.lab.studies.recipe import NamedRun, Options, Recipe
 
 SAMPLE = 16
@@ -17,13 +18,6 @@ SAMPLE = 16
 _STEPS = 3
 _ENOUGH = 5.0
 """Seconds after which no further step is measured."""
-_COUNTS = {
-    # data: images to train on and to test on, classes, channels, side
-    "digits": (1437, 360, 10, 1, 8),
-    "cifar10": (50_000, 10_000, 10, 3, 32),
-    "cifar100": (50_000, 10_000, 100, 3, 32),
-    "folder": (1_281_167, 50_000, 1000, 3, 224),
-}
 
 
 class Cost(NamedTuple):
@@ -108,10 +102,8 @@ def measure(config: Config) -> Cost:
     from mpelu.lab.training import network
     from mpelu.lab.training.optimizers import build_optimizer
 
-    _, _, classes, channels, side = _COUNTS[config.data]
-    if config.data != "folder":
-        side = config.image_size or side
-    side = config.crop or side
+    classes, channels = find(config.data).num_classes, find(config.data).channels
+    _, side = image_sizes(config)
     count = min(SAMPLE, config.batch_size)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Any initialization costs the same afterwards, and some need data to begin with.
@@ -170,9 +162,9 @@ def shown(duration: float) -> str:
 
 
 def _total(config: Config, cost: Cost) -> float:
-    train_count, test_count, *_ = _COUNTS[config.data]
-    train_count = min(train_count, config.train_limit or train_count)
-    test_count = min(test_count, config.test_limit or test_count)
+    data = find(config.data)
+    train_count = min(data.train_count, config.train_limit or data.train_count)
+    test_count = min(data.test_count, config.test_limit or data.test_count)
     if config.iterations is None:
         assert config.epochs is not None
         images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_interval)

@@ -101,6 +101,7 @@ def _check_data(recipe: Recipe, options: Options) -> None:
     import torch
 
     from mpelu.lab import data
+    from mpelu.lab.training.display import show_download
 
     configs = [run.config for run in recipe.runs(replace(options, seeds=1))]
     configs += recipe.looks_at(options)
@@ -112,7 +113,7 @@ def _check_data(recipe: Recipe, options: Options) -> None:
             train_limit=1,
             test_limit=1,
         )
-        data.load(few, torch.device("cpu"), quiet=False)
+        data.load(few, torch.device("cpu"), download=True, progress=show_download)
 
 
 def _one(recipe: Recipe, options: Options, plan: Plan) -> int:

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from mpelu.lab.config import FIELDS, GROUPS, Config, label
-from mpelu.lab.data import whiten
-from mpelu.lab.data.augment import PAD
-from mpelu.lab.data.shapes import sides
+from mpelu.lab.data.augment import PADDING
+from mpelu.lab.data.preprocess import CONTRAST_NORM, ZCA_EPSILON
+from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.errors import plural
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.schedule import Schedule
@@ -97,11 +97,11 @@ def _network(config: Config, model: nn.Module) -> str:
 
 
 def _preprocessing(config: Config, dataset: Dataset) -> str:
-    whole, _ = sides(config)
+    whole, _ = image_sizes(config)
     text = {
         "channel": "(x - mean) / std per channel",
-        "gcn-zca": f"contrast normalized to norm {whiten.SCALE:g}, then ZCA-whitened with "
-        f"{whiten.BIAS:g} added to the eigenvalues",
+        "gcn-zca": f"contrast normalized to norm {CONTRAST_NORM:g}, then ZCA-whitened with "
+        f"{ZCA_EPSILON:g} added to the eigenvalues",
         "mean-image": "mean image of the training set subtracted",
         "none": "x / 255",
     }[config.preprocess]
@@ -115,10 +115,11 @@ def _preprocessing(config: Config, dataset: Dataset) -> str:
 
 
 def _augmentation(config: Config) -> str:
-    whole, size = sides(config)
+    whole, size = image_sizes(config)
     if config.augment == "none":
         return "none" if size == whole else f"none; center crop {size} x {size}"
-    pad = f"padded by {PAD[config.augment]} pixels, " if PAD[config.augment] else ""
+    padding = PADDING[config.augment]
+    pad = f"padded by {padding} pixels, " if padding else ""
     return f"{pad}random {size} x {size} crop, random horizontal flip"
 
 

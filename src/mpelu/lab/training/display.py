@@ -5,13 +5,20 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from mpelu.lab.data.download import hide_progress
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 log = logging.getLogger("mpelu.lab")
+
+DOWNLOAD_INTERVAL = 10.0
+"""Seconds between lines about a download."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +46,12 @@ class Display:
 
     def settings(self, settings: dict[str, str]) -> None:
         """The settings in force, by topic."""
+
+    def download(
+        self, name: str, total: int | None
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """A file of so many bytes is downloaded; see `mpelu.lab.data.download.DownloadProgress`."""
+        return hide_progress(name, total)
 
     def note(self, text: str) -> None:
         """A line about the run."""
@@ -86,6 +99,11 @@ class Lines(Display):
         width = max(len(name) for name in settings)
         for name, text in settings.items():
             self.note(f"{name:<{width}}  {text}")
+
+    def download(
+        self, name: str, total: int | None
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        return show_download(name, total)
 
     def note(self, text: str) -> None:
         _print(text, sys.stdout)
@@ -160,6 +178,47 @@ class Bar(Lines):
 def for_terminal() -> Display:
     """A bar where standard output is a terminal, lines elsewhere."""
     return Bar() if sys.stdout is not None and sys.stdout.isatty() else Lines()
+
+
+@contextmanager
+def show_download(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Shows a download on standard error: a bar on a terminal, elsewhere a line now and then.
+
+    Example:
+        >>> with show_download("file.bin", 2_000_000) as update:
+        ...     update(1_000_000)
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield from _download_lines(name, total)
+        return
+    from rich import progress
+    from rich.console import Console
+
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=20),
+        progress.DownloadColumn(),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    task = bar.add_task(name, total=total)
+    with bar:
+        yield lambda count: bar.update(task, completed=count)
+
+
+def _download_lines(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    size = "" if total is None else f" of {total / 1e6:.1f}"
+    shown = time.monotonic()
+
+    def update(count: int) -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= DOWNLOAD_INTERVAL:
+            _print(f"{name}: {count / 1e6:.1f}{size} MB", sys.stderr)
+            shown = time.monotonic()
+
+    _print(f"{name}: downloading", sys.stderr)
+    yield update
+    _print(f"{name}: downloaded", sys.stderr)
 
 
 def test_line(row: dict[str, Any]) -> str:

@@ -116,7 +116,13 @@ class Trainer:
         network.check_name(config)  # before what may be a long download
         self.config, self.run, self.world = config, run, world
         self.dataset = world.main_first(
-            lambda: data.load(config, world.device, mirror=mirror, quiet=display is None)
+            lambda: data.load(
+                config,
+                world.device,
+                download=True,
+                mirror=mirror,
+                progress=None if display is None else display.download,
+            )
         )
         channels, size = self.dataset.channels, self.dataset.size
         example = example_images(config, self.dataset) if config.init == "lsuv" else None

@@ -3,6 +3,6 @@
 fillHeader(
   "MPELU",
   [],
-  "Multiple Parametric Exponential Linear Units: one activation that contains ReLU, PReLU and ELU.",
+  "Multiple Parametric Exponential Linear Units include ReLU, PReLU and ELU as special cases.",
 );
 document.getElementById("main").replaceChildren(explorer());

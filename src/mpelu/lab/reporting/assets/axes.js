@@ -2,7 +2,7 @@
 
 const COLORS = 7;
 const DASHES = 4;
-const SMALLEST = 1e-305; // that a log scale may begin with
+const SMALLEST = 1e-305; // smallest start of a log scale
 
 /** Colour and dash of the n-th series: all colours in solid lines, then dashed, then dotted. */
 function look(index) {
@@ -11,8 +11,8 @@ function look(index) {
 
 function linearTicks(low, high, count, integers) {
   const rough = (high - low) / Math.max(1, count);
-  const power = Math.pow(10, Math.floor(Math.log10(rough)));
-  let step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
+  const unit = Math.pow(10, Math.floor(Math.log10(rough)));
+  let step = [1, 2, 5, 10].map((m) => m * unit).find((s) => s >= rough * 0.999);
   if (integers && high - low >= 1) step = Math.max(1, Math.round(step));
   const ticks = [];
   for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++)
@@ -24,11 +24,11 @@ function logTicks(low, high, count) {
   const first = Math.floor(Math.log10(low));
   const last = Math.ceil(Math.log10(high));
   const every = Math.max(1, Math.ceil((last - first) / Math.max(1, count)));
-  const steps =
+  const digits =
     last - first <= 1 ? [1, 2, 3, 4, 5, 6, 7, 8, 9] : last - first <= 3 ? [1, 2, 5] : [1];
   const ticks = [];
   for (let e = first; e <= last; e += every) {
-    for (const m of steps) {
+    for (const m of digits) {
       const tick = m * Math.pow(10, e);
       if (tick >= low * 0.9999 && tick <= high * 1.0001) ticks.push(tick);
     }
@@ -36,7 +36,7 @@ function logTicks(low, high, count) {
   return ticks.length >= 2 ? ticks : linearTicks(low, high, count, false).filter((t) => t > 0);
 }
 
-/** Labels of ticks, all in powers of ten on a log scale that spans many. */
+/** Tick labels; all in powers of ten on a log scale that spans many. */
 function tickTexts(ticks, log) {
   const wide = log && ticks.length > 1 && ticks.at(-1) / ticks[0] > 5e3;
   return ticks.map((tick) => (wide ? power(Math.round(Math.log10(tick))) : show(tick, 6)));
@@ -55,13 +55,13 @@ function scale(low, high, from, to, log) {
   return map;
 }
 
-/** Whether a range can be drawn: neither too narrow for its numbers nor beyond them. */
+/** Whether a range can be drawn without running out of floating-point precision or range. */
 function visible([low, high], log) {
   const size = Math.max(Math.abs(low), Math.abs(high));
   return high - low > 1e-9 * size && size < 1 / SMALLEST && !(log && low < SMALLEST);
 }
 
-/** The range of all values drawn, a little wider; on a log scale of the positive ones. */
+/** The range of all values with a margin; of the positive values on a log scale. */
 function extent(lists, log, margin) {
   let low = Infinity;
   let high = -Infinity;

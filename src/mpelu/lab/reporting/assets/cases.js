@@ -1,11 +1,11 @@
-// What MPELU can be, and how the sliders reach it.
+// Special cases of MPELU, and the scales of the sliders that reach them.
 
 const DRAWN = { from: -5, to: 3 };
 const INPUTS = Array.from(
   { length: 801 },
   (_, i) => DRAWN.from + ((DRAWN.to - DRAWN.from) * i) / 800,
 );
-const NEAR = 0.01; // a curve this close to a special case is said to equal it within that
+const NEAR = 0.01; // a curve this close to a special case is called equal within a tolerance
 
 const CASES = [
   { name: "ReLU", alpha: 0, beta: 1, curve: (y) => Math.max(y, 0) },
@@ -15,7 +15,7 @@ const CASES = [
   { name: "identity", alpha: 98, beta: 0.01, curve: (y) => y },
 ];
 
-/** Positions of a slider over a range too wide to be even; it stops at the special cases exactly. */
+/** A nonlinear slider over a wide range that stops exactly at the special cases. */
 function sliderScale(positions, toValue, toPosition, stops) {
   const exact = new Map(stops.map((stop) => [Math.round(toPosition(stop)), stop]));
   return {
@@ -43,7 +43,7 @@ const SCALES = {
 };
 const BOUNDS = { alpha: [-100, 100], beta: [0.0001, 100] };
 
-/** The largest distance from a curve on what is drawn, and where. */
+/** The largest distance from a curve on the drawn interval, and where it is. */
 function farthest(curve, alpha, beta) {
   let most = { distance: 0, at: 0 };
   for (const y of INPUTS) {
@@ -53,17 +53,17 @@ function farthest(curve, alpha, beta) {
   return most;
 }
 
-/** What the curve is, in one sentence. */
+/** Which special case the curve is, in one sentence. */
 function verdict(alpha, beta) {
   const where = "on −5 ≤ y ≤ 3";
   const all = CASES.map((c) => ({ name: c.name, ...farthest(c.curve, alpha, beta) }));
   const nearest = all.reduce((best, c) => (c.distance < best.distance ? c : best));
-  if (nearest.distance < 1e-12) return `The curve equals ${nearest.name}: no difference ${where}.`;
-  if (beta === 1) return `The curve equals ELU with its α at ${show(alpha, 6)}: no difference.`;
+  if (nearest.distance < 1e-12) return `The curve equals ${nearest.name}.`;
+  if (beta === 1) return `The curve equals ELU with α = ${show(alpha, 6)}.`;
   const apart = show(nearest.distance, 2);
-  const place = `farthest at y = ${show(nearest.at, 3)}`;
+  const place = `at y = ${show(nearest.at, 3)}`;
   if (nearest.distance <= NEAR) {
-    return `The curve equals ${nearest.name} within ${apart} ${where}, ${place}.`;
+    return `The curve equals ${nearest.name} to within ${apart} ${where}; the largest difference is ${place}.`;
   }
-  return `None of the special cases; nearest is ${nearest.name}, up to ${apart} away ${where}, ${place}.`;
+  return `Not a special case. The closest is ${nearest.name}, which differs by up to ${apart} ${where}, ${place}.`;
 }

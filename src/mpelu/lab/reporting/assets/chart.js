@@ -1,4 +1,4 @@
-// A plot as SVG: lines, bands and bars that can be zoomed, switched off, read and saved.
+// A plot as SVG: lines, bands and bars that can be zoomed, hidden, read and saved.
 
 let charts = 0;
 
@@ -20,7 +20,7 @@ class Chart {
       tabindex: 0,
       role: "group",
       id: spec.id + "-plot",
-      "aria-label": `${spec.title}. Plus and minus zoom, arrows move, 0 shows all.`,
+      "aria-label": `${spec.title}. Plus and minus zoom, arrow keys pan, 0 resets.`,
     });
     this.tip = el("div", { class: "tip", hidden: true });
     this.legend = el("div", { class: "legend" });
@@ -45,14 +45,14 @@ class Chart {
       "div",
       { class: "tools" },
       this.spec.logToggle
-        ? checkbox(id + "-log", "log scale", this.logY, (on) => {
+        ? checkbox(id + "-log", "log y", this.logY, (on) => {
             this.logY = remember(id + "-log", on);
             this.look(null);
           })
         : null,
       button("+", () => this.zoom(0.5), name("Zoom in")),
       button("−", () => this.zoom(2), name("Zoom out")),
-      button("All", () => this.look(null), name("Show all")),
+      button("↺", () => this.look(null), name("Reset zoom")),
       button("SVG", () => saveSvg(this.drawing, title, this.entries()), name("Save as SVG")),
       button("PNG", () => savePng(this.drawing, title, this.entries()), name("Save as PNG")),
     );
@@ -67,7 +67,7 @@ class Chart {
     return this.spec.series.filter(({ key }) => !this.hidden.has(key));
   }
 
-  /** Other series (and whatever else of the spec changed). */
+  /** Replaces the series or other parts of the spec. */
   update(changes) {
     Object.assign(this.spec, changes);
     this.draw();
@@ -98,7 +98,7 @@ class Chart {
     );
   }
 
-  /** Shows a part, {x: [low, high], y: [low, high]}, or all if null. */
+  /** Shows the range {x: [low, high], y: [low, high]}, or everything if null. */
   look(view) {
     if (view && !(visible(view.x, this.spec.logX) && visible(view.y, this.logY))) return;
     this.view = remember(this.spec.id + "-view", view);

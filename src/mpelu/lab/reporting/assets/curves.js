@@ -1,31 +1,56 @@
-// Learning curves, switched by group and by run.
+// Learning curves, selected by group and by run.
 
-/** The sets of the runs, those of reproduced tables first. */
-function setsOf(runs, results) {
-  const present = new Set(runs.map((run) => run.set));
-  const sets = [...new Set([...results.map((result) => result.set), ...present])].filter((name) =>
-    present.has(name),
-  );
-  const options = sets.map((name) => ({ value: `set:${name}`, text: name }));
-  return sets.length > 1 ? [...options, { value: "all", text: "all runs" }] : options;
+/** A run's name on this page. It stays the same when a live page is drawn again. */
+function fullName(run) {
+  return `${run.set}/${run.name}`;
 }
 
-function inSet(runs, value) {
-  return value === "all" ? runs : runs.filter((run) => `set:${run.set}` === value);
+/**
+ * What a chart can show: the runs of a set, those of reproduced tables first, or all runs. Runs on
+ * different data sets never share a chart.
+ */
+function chartChoices(runs, results) {
+  const sets = [...new Set([...results.map((result) => result.set), ...runs.map((run) => run.set)])];
+  const dataSets = [...new Set(runs.map((run) => run.data))];
+  const choices = sets.flatMap((set) => {
+    const parts = dataSets
+      .map((data) => ({ data, runs: runs.filter((run) => run.set === set && run.data === data) }))
+      .filter((part) => part.runs.length);
+    return parts.map((part) => ({
+      value: `${set}|${part.data}`,
+      text: parts.length > 1 ? `${set} (${part.data})` : set,
+      ...part,
+    }));
+  });
+  const all = dataSets
+    .filter((data) => choices.filter((choice) => choice.data === data).length > 1)
+    .map((data) => ({
+      value: `all|${data}`,
+      text: dataSets.length > 1 ? `all runs on ${data || "unknown data"}` : "all runs",
+      data,
+      runs: runs.filter((run) => run.data === data),
+    }));
+  return [...choices, ...all];
+}
+
+/** The option that was chosen, or the first if it is gone. */
+function chosenOption(id, options) {
+  const value = recall(id, options[0].value);
+  return options.find((option) => option.value === value) || options[0];
 }
 
 function curvesSection(data) {
   const runs = data.runs.filter((run) => run.curves.rows);
   if (!runs.length) return null;
   const place = el("div");
-  const fillPlace = (value) => place.replaceChildren(...curvesOf(inSet(runs, value), value));
-  const sets = setsOf(runs, data.results);
-  const picker = select("curves-set", "Runs of", sets, (value) => {
+  const choices = chartChoices(runs, data.results);
+  const fillPlace = () =>
+    place.replaceChildren(...curvesOf(chosenOption("curves-set", choices).runs));
+  const picker = select("curves-set", "Runs of", choices, () => {
     for (const id of ["curves-error", "curves-loss"]) chosen.delete(id + "-view");
-    fillPlace(value);
+    fillPlace();
   });
-  const start = recall("curves-set", sets[0].value);
-  fillPlace(sets.some(({ value }) => value === start) ? start : sets[0].value);
+  fillPlace();
   return section(
     "curves",
     "Learning curves",
@@ -34,31 +59,33 @@ function curvesSection(data) {
     el(
       "p",
       { class: "note" },
-      "Drag over a plot to zoom, double-click to see all again. ",
-      "The training loss is the mean since the test before. ",
-      "Runs whose names differ only in their seed are one group. ",
+      "Drag over a plot to zoom; double-click to reset. ",
+      "The training loss is the mean since the previous test. ",
+      "Runs whose names differ only in the seed form a group. ",
       data.rule,
     ),
   );
 }
 
-function groupsOf(runs, value) {
+/** Runs that differ only in their seed, with a colour for each group. */
+function groupsOf(runs) {
+  const several = runs.some((run) => run.set !== runs[0].set);
   const groups = new Map();
   for (const run of runs) {
-    const name = value === "all" ? `${run.set}/${run.group}` : run.group;
+    const name = several ? `${run.set}/${run.group}` : run.group;
     if (!groups.has(name)) groups.set(name, []);
     groups.get(name).push(run);
   }
   return [...groups].map(([name, members], index) => ({ name, members, ...look(index) }));
 }
 
-function curvesOf(runs, value) {
-  const groups = groupsOf(runs, value);
+function curvesOf(runs) {
+  const groups = groupsOf(runs);
   const inEpochs = runs.every((run) => run.curves.epoch_length);
   const series = (quantity) =>
     groups.flatMap(({ members, color, dash }) =>
       members.map((run) => ({
-        key: run.set + "/" + run.name,
+        key: fullName(run),
         name: run.name,
         color,
         dash,
@@ -71,7 +98,7 @@ function curvesOf(runs, value) {
     );
   const hidden = () => recall("curves-hidden", new Set());
   const entries = () =>
-    groups.filter(({ members }) => members.some((run) => !hidden().has(run.set + "/" + run.name)));
+    groups.filter(({ members }) => members.some((run) => !hidden().has(fullName(run))));
   const shared = {
     xLabel: inEpochs ? "epoch" : "training step",
     logToggle: true,
@@ -116,8 +143,8 @@ function toggles(groups, hidden, hide) {
   const change = (runs, on) => {
     const keys = new Set(hidden());
     for (const run of runs) {
-      if (on) keys.delete(run.set + "/" + run.name);
-      else keys.add(run.set + "/" + run.name);
+      if (on) keys.delete(fullName(run));
+      else keys.add(fullName(run));
     }
     hide(keys);
     for (const update of updates) update();
@@ -127,7 +154,7 @@ function toggles(groups, hidden, hide) {
     const node = checkbox(id, label, true, (on) => change(runs, on), mark);
     const box = node.querySelector("input");
     updates.push(() => {
-      const off = runs.filter((run) => hidden().has(run.set + "/" + run.name)).length;
+      const off = runs.filter((run) => hidden().has(fullName(run))).length;
       box.checked = off < runs.length;
       box.indeterminate = off > 0 && off < runs.length;
     });

@@ -1,13 +1,13 @@
-// What the signal does with depth, from `mpelu inspect`.
+// The signal by depth, from `mpelu inspect`.
 
 const QUANTITIES = {
-  variance: { text: "variance of the output", log: true },
-  mean: { text: "mean of the output", log: false },
-  linear_share: { text: "share in the linear part", log: false },
-  dead_share: { text: "share of dead units", log: false },
-  saturated_share: { text: "share of saturated units", log: false },
-  never_positive_share: { text: "share of units never positive", log: false },
-  gradient_norm: { text: "norm of the gradient", log: true },
+  variance: { text: "variance of outputs", log: true },
+  mean: { text: "mean of outputs", log: false },
+  linear_share: { text: "share of inputs above 0", log: false },
+  dead_share: { text: "share of dead channels", log: false },
+  saturated_share: { text: "share of saturated inputs", log: false },
+  never_positive_share: { text: "share of channels never above 0", log: false },
+  gradient_norm: { text: "gradient norm", log: true },
 };
 
 function depthSection(data) {
@@ -24,21 +24,16 @@ function depthSection(data) {
     { value: "all", text: "all" },
   ];
   const place = el("div");
-  const sets = setsOf(runs, data.results);
-  const valid = (id, options) => {
-    const now = recall(id, options[0].value);
-    return options.some(({ value }) => value === now) ? now : options[0].value;
-  };
+  const choices = chartChoices(runs, data.results);
   const quantityOptions = quantities.map((value) => ({ value, text: QUANTITIES[value].text }));
   if (!quantityOptions.length) return null;
   const redraw = () => {
-    const quantity = valid("depth-quantity", quantityOptions);
-    const kind = valid("depth-kind", kindOptions);
+    const quantity = chosenOption("depth-quantity", quantityOptions).value;
+    const kind = chosenOption("depth-kind", kindOptions).value;
     const wanted = (each) =>
       kind === "all" || (kind === "weighted" ? weighted.includes(each) : `kind:${each}` === kind);
-    place.replaceChildren(
-      depthPlot(inSet(runs, valid("depth-set", sets)), quantity, kind, wanted).node,
-    );
+    const shown = chosenOption("depth-set", choices).runs;
+    place.replaceChildren(depthPlot(shown, quantity, kind, wanted).node);
   };
   redraw();
   return section(
@@ -47,7 +42,7 @@ function depthSection(data) {
     el(
       "p",
       { class: "facts" },
-      select("depth-set", "Runs of", sets, redraw),
+      select("depth-set", "Runs of", choices, redraw),
       select("depth-quantity", "Quantity", quantityOptions, redraw),
       select("depth-kind", "Layers", kindOptions, redraw),
     ),
@@ -58,7 +53,7 @@ function depthSection(data) {
 function depthPlot(runs, quantity, kind, wanted) {
   const measured = runs.filter((run) => run.inspected.measured[quantity]);
   const looks = new Map(
-    groupsOf(measured, "all").flatMap(({ members, color }) =>
+    groupsOf(measured).flatMap(({ members, color }) =>
       members.map((run, i) => [run, { color, dash: i % DASHES }]),
     ),
   );
@@ -68,7 +63,7 @@ function depthPlot(runs, quantity, kind, wanted) {
       .map((_, i) => i)
       .filter((i) => wanted(kinds[i]) && values[quantity][i] !== null);
     return {
-      key: run.set + "/" + run.name,
+      key: fullName(run),
       name: run.name,
       x: layers.map((_, i) => i + 1),
       y: layers.map((i) => values[quantity][i]),

@@ -1,4 +1,4 @@
-// Elements, numbers and what the reader has chosen. Data reaches the page as text nodes only.
+// Elements, numbers and the choices of the reader. Data reaches the page only as text nodes.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,7 +22,7 @@ function svgEl(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** What was chosen, by name: it outlives the drawing anew of a live page. */
+/** Choices of the reader by name. They are kept when a live page is drawn again. */
 const chosen = new Map();
 
 function remember(name, value) {
@@ -60,7 +60,7 @@ function power(exponent) {
   return "10" + [...String(exponent)].map((c) => SUPERSCRIPTS[c]).join("");
 }
 
-/** A number with a true minus sign, in powers of ten where it is very large or small. */
+/** A number with a minus sign, in powers of ten if it is very large or small. */
 function show(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -93,9 +93,9 @@ function select(id, label, options, onchange) {
   return el("label", { class: "field" }, label + " ", field);
 }
 
-function checkbox(id, label, checked, onchange, swatch) {
+function checkbox(id, label, checked, onchange, mark) {
   const box = el("input", { type: "checkbox", id, checked, onchange: () => onchange(box.checked) });
-  return el("label", { class: "tick" }, box, swatch || null, el("span", {}, label));
+  return el("label", { class: "tick" }, box, mark || null, el("span", {}, label));
 }
 
 function button(label, onclick, attributes) {

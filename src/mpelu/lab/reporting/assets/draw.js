@@ -1,6 +1,6 @@
-// The drawing of a plot: axes, then curves inside their frame.
+// Draws a plot: axes, then curves inside a frame.
 
-const CHARACTER = 7; // pixels, about, of a character
+const CHARACTER = 7; // approximate width of a character, in pixels
 
 function drawPlot(chart) {
   const { spec, drawing } = chart;
@@ -28,7 +28,7 @@ function drawPlot(chart) {
     svgEl(
       "g",
       { "clip-path": `url(#${chart.clip})` },
-      shown.map((series) => curve(chart, series)),
+      shown.map((series) => drawSeries(chart, series)),
       marks(chart),
     ),
     emptiness(chart, shown),
@@ -41,7 +41,7 @@ function rangesOf({ spec, view, logY }, shown) {
   const xs = shown.map((series) => series.bars || series.x);
   const ys = shown.flatMap(({ y, low, high }) => (low ? [y, low, high] : [y]));
   const [low, high] = spec.xRange || extent(xs, spec.logX, 0.01);
-  const least = spec.integers && high - low < 1 ? 0.5 : 0; // one epoch alone: that before and after
+  const least = spec.integers && high - low < 1 ? 0.5 : 0; // a single epoch: show some space around it
   return {
     x: [low - least, high + least],
     y: (!logY && spec.yRange) || extent(ys, logY, 0.05),
@@ -72,7 +72,7 @@ function axisX(chart, ticks, texts) {
     const x = chart.x(tick);
     const half = (CHARACTER * texts[i].length) / 2 + 4;
     const line = svgEl("line", { class: "rule", x1: x, x2: x, y1: top, y2: bottom });
-    if (x - half < free) return [line]; // its label would touch the one before
+    if (x - half < free) return [line]; // its label would touch the previous one
     free = x + half;
     return [line, svgEl("text", { class: "scale middle", x, y: bottom + 17 }, texts[i])];
   });
@@ -87,7 +87,7 @@ function axisX(chart, ticks, texts) {
   ];
 }
 
-/** A text cut to a width; whole when pointed at. */
+/** A text cut to a width, with the whole text as a tooltip. */
 function fitting(text, width) {
   const most = Math.max(8, Math.floor(width / CHARACTER));
   if (text.length <= most) return [text];
@@ -98,17 +98,17 @@ function emptiness({ spec, frame }, shown) {
   if (shown.some((series) => series.y.some((value) => value !== null))) return "";
   const place = { x: (frame.left + frame.right) / 2, y: (frame.top + frame.bottom) / 2 };
   const why =
-    spec.series.length && !shown.length ? "nothing is switched on" : "nothing measured yet";
+    spec.series.length && !shown.length ? "no series selected" : "no data yet";
   return svgEl("text", { class: "scale middle", ...place }, why);
 }
 
-function curve(chart, series) {
+function drawSeries(chart, series) {
   const width = series.thin ? " thin" : series.bold ? " bold" : "";
   const style = `c${series.color} d${series.dash}${width}`;
   if (series.bars) {
     return svgEl("path", {
       class: `${series.thin ? "line" : "bar"} ${style}`,
-      d: steps(chart, series),
+      d: barsPath(chart, series),
     });
   }
   series.path = svgEl("path", {
@@ -116,7 +116,7 @@ function curve(chart, series) {
     "data-series": series.key,
     d: polyline(chart, series),
   });
-  return [series.low ? area(chart, series) : null, series.path, dots(chart, series)];
+  return [series.low ? bandPath(chart, series) : null, series.path, dots(chart, series)];
 }
 
 function drawable(chart, series, i) {
@@ -124,19 +124,19 @@ function drawable(chart, series, i) {
   return y !== null && !(chart.logY && y <= 0) && !(chart.spec.logX && x <= 0);
 }
 
-/** A place in pixels as SVG writes it, held near the frame: far outside, drawing would be slow. */
-function at(chart, x, y) {
+/** A point in SVG pixels, kept near the frame: drawing far outside would be slow. */
+function toPixels(chart, x, y) {
   const bound = (value) => Math.max(-1e5, Math.min(1e5, value)).toFixed(1);
   return `${bound(chart.x(x))} ${bound(chart.y(y))}`;
 }
 
-/** Straight lines from point to point, broken where a value is missing. */
+/** Straight lines between points, interrupted where a value is missing. */
 function polyline(chart, series) {
   let path = "";
   let pen = "M";
   for (let i = 0; i < series.x.length; i++) {
     if (drawable(chart, series, i)) {
-      path += pen + at(chart, series.x[i], series.y[i]);
+      path += pen + toPixels(chart, series.x[i], series.y[i]);
       pen = "L";
     } else {
       pen = "M";
@@ -145,20 +145,20 @@ function polyline(chart, series) {
   return path;
 }
 
-function area(chart, { x, low, high, color }) {
-  const over = x.map((place, i) => at(chart, place, high[i]));
-  const under = x.map((place, i) => at(chart, place, low[i])).reverse();
+function bandPath(chart, { x, low, high, color }) {
+  const over = x.map((place, i) => toPixels(chart, place, high[i]));
+  const under = x.map((place, i) => toPixels(chart, place, low[i])).reverse();
   return svgEl("path", { class: `area c${color}`, d: `M${over.concat(under).join("L")}Z` });
 }
 
-function steps(chart, { bars, y }) {
+function barsPath(chart, { bars, y }) {
   const tops = y.map(
-    (count, i) => `L${at(chart, bars[i], count)}L${at(chart, bars[i + 1], count)}`,
+    (count, i) => `L${toPixels(chart, bars[i], count)}L${toPixels(chart, bars[i + 1], count)}`,
   );
-  return `M${at(chart, bars[0], 0)}${tops.join("")}L${at(chart, bars.at(-1), 0)}Z`;
+  return `M${toPixels(chart, bars[0], 0)}${tops.join("")}L${toPixels(chart, bars.at(-1), 0)}Z`;
 }
 
-/** Points of a short curve; a curve of one point is nothing else. */
+/** The points of a short curve; otherwise a single point would be invisible. */
 function dots(chart, series) {
   const { x, y, color, thin } = series;
   if (x.length > 1 && (thin || x.length > 24)) return null;

@@ -1,6 +1,6 @@
-// MPELU under two sliders: shape, slope, special cases, and its second moment two ways.
+// MPELU with sliders for alpha and beta: shape, slope, special cases and second moment.
 
-const BREAK = INPUTS.indexOf(0) + 1; // the slope jumps just above zero: no line there
+const BREAK = INPUTS.indexOf(0) + 1; // the slope jumps at zero, so its curve is interrupted there
 const SLOPE_INPUTS = [...INPUTS.slice(0, BREAK), 0, 1e-9, ...INPUTS.slice(BREAK)];
 const SIGMAS = Array.from({ length: 161 }, (_, i) => Math.pow(10, -1.5 + (3 * i) / 160));
 
@@ -48,13 +48,13 @@ function explorer() {
   change({});
   return section(
     "explorer",
-    "Explorer of the activation",
+    "Activation explorer",
     el(
       "p",
       {},
       "f(y) = y for y > 0 and α (e",
       el("sup", {}, "βy"),
-      " − 1) for y ≤ 0. α sets how far down the curve goes, β how soon it bends.",
+      " − 1) for y ≤ 0. α sets the lower limit, −α; β sets how fast the curve approaches it.",
     ),
     el("div", { class: "controls" }, fields.alpha.node, fields.beta.node),
     el("div", { class: "cases", role: "group", "aria-label": "Special cases" }, buttons),
@@ -69,7 +69,7 @@ function explorer() {
         el(
           "table",
           {},
-          el("caption", {}, "Largest difference from the special cases, −5 ≤ y ≤ 3"),
+          el("caption", {}, "Largest difference from each special case for −5 ≤ y ≤ 3"),
           el(
             "thead",
             {},
@@ -134,7 +134,7 @@ function explorerField(name, letter, change) {
   };
 }
 
-/** Taylor's rule scales weights for the second moment it believes in; what comes is the exact one. */
+/** Weights are scaled for the second moment of Taylor; the signal follows the exact one. */
 function varianceAfter(layers, alpha, beta) {
   let variance = 1;
   for (let layer = 0; layer < layers; layer++)
@@ -147,14 +147,14 @@ function showValues(list, alpha, beta) {
   const taylor = taylorSecond(alpha, beta, 1);
   const rows = [
     ["slope-below", "slope just below 0: αβ", alpha * beta],
-    ["floor", "value far below 0: −α", -alpha],
-    ["mean", "mean E[f] for y from N(0, 1)", mean],
-    ["second", "second moment E[f²], exact", second],
-    ["taylor", "second moment by Taylor: (1 + α²β²) / 2", taylor],
-    ["ratio", "exact over Taylor", second / taylor],
+    ["floor", "limit for y → −∞: −α", -alpha],
+    ["mean", "mean E[f] for y ~ N(0, 1)", mean],
+    ["second", "exact second moment E[f²]", second],
+    ["taylor", "Taylor second moment (1 + α²β²) / 2", taylor],
+    ["ratio", "exact / Taylor", second / taylor],
     [
       "depth",
-      "variance of y after 30 layers initialized by Taylor’s rule, 1 at first",
+      "variance of y after 30 layers with Taylor initialization, starting from 1",
       varianceAfter(30, alpha, beta),
     ],
   ];
@@ -200,7 +200,7 @@ function explorerCharts() {
     id: "moment",
     title: "Second moment",
     xLabel: "standard deviation σ of the input",
-    yLabel: "E[f²] / σ² for y from N(0, σ²)",
+    yLabel: "E[f²] / σ² for y ~ N(0, σ²)",
     logX: true,
     logToggle: true,
     series: [

@@ -1,4 +1,4 @@
-// The head of the page: its name, its parts, light and dark.
+// The header: title, links to the sections, light or dark theme.
 
 const THEMES = ["auto", "light", "dark"];
 
@@ -8,7 +8,7 @@ function theme(next) {
     if (next) localStorage.setItem("mpelu-theme", next);
     else name = localStorage.getItem("mpelu-theme") || "auto";
   } catch {
-    /* a browser that keeps nothing */
+    /* this browser stores nothing */
   }
   if (!THEMES.includes(name)) name = "auto";
   if (name === "auto") delete document.documentElement.dataset.theme;
@@ -18,10 +18,10 @@ function theme(next) {
 
 function fillHeader(title, sections, line) {
   const toggle = button(
-    `Colours: ${theme()}`,
+    `Theme: ${theme()}`,
     () => {
       const now = theme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]);
-      toggle.textContent = `Colours: ${now}`;
+      toggle.textContent = `Theme: ${now}`;
     },
     { id: "theme" },
   );
@@ -31,7 +31,7 @@ function fillHeader(title, sections, line) {
     sections.length > 1
       ? el(
           "nav",
-          { "aria-label": "Parts of this page" },
+          { "aria-label": "Sections" },
           el(
             "ul",
             {},

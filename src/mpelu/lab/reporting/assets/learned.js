@@ -1,18 +1,13 @@
-// What alpha and beta became.
+// The learned alpha and beta.
 
 function learnedSection(data) {
   const runs = data.runs.filter((run) => run.learned.length);
   if (!runs.length) return null;
   const place = el("div");
-  const options = runs.map((run) => ({
-    value: run.set + "/" + run.name,
-    text: `${run.set}/${run.name}`,
-  }));
+  const options = runs.map((run) => ({ value: fullName(run), text: fullName(run), run }));
   const fillPlace = () => {
-    const run =
-      runs.find((each) => each.set + "/" + each.name === recall("learned-run", options[0].value)) ||
-      runs[0];
-    place.replaceChildren(...run.learned.map((kind) => learnedPart(kind)));
+    const { run } = chosenOption("learned-run", options);
+    place.replaceChildren(...run.learned.map(learnedPart));
   };
   const picker = select("learned-run", "Run", options, fillPlace);
   fillPlace();
@@ -48,11 +43,11 @@ function learnedPart(kind) {
     id: `${id}-histogram`,
     title: `Histogram: ${kind.label}`,
     xLabel: kind.label,
-    yLabel: `channels of ${whole(kind.values)}`,
+    yLabel: `channels (of ${whole(kind.values)})`,
     series: series(start),
     yRange: top(start),
     note: last
-      ? "The axis is made for the epoch chosen; the outline of the first may reach beyond it."
+      ? "The axis is scaled to the selected epoch; the outline of the first may extend beyond it."
       : null,
   });
   const layers = kind.layers.names.map((_, i) => i + 1);
@@ -70,7 +65,7 @@ function learnedPart(kind) {
   const depth = new Chart({
     id: `${id}-layers`,
     title: `By layer: ${kind.label}`,
-    xLabel: `activation, ${kind.layers.in_depth ? "counted from the input" : "in the order of names"}`,
+    xLabel: `activation, ${kind.layers.in_depth ? "counted from the input" : "in order of name"}`,
     yLabel: `${kind.label}: median and quartiles`,
     integers: true,
     series: [

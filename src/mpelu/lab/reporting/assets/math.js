@@ -1,4 +1,4 @@
-// MPELU, its slope and its moments under a Gaussian. The formulas are those of mpelu.moments.
+// MPELU, its slope and its Gaussian moments, with the formulas of mpelu.moments.
 
 function mpelu(y, alpha, beta) {
   return y > 0 ? y : alpha * Math.expm1(beta * y);
@@ -8,7 +8,7 @@ function mpeluSlope(y, alpha, beta) {
   return y > 0 ? 1 : alpha * beta * Math.exp(beta * y);
 }
 
-/** e^(x^2) erfc(x) for x >= 0: a power series near zero, a continued fraction beyond. */
+/** e^(x^2) erfc(x) for x >= 0: a power series near zero, otherwise a continued fraction. */
 function erfcx(x) {
   if (x < 2) {
     let term = x;
@@ -62,7 +62,7 @@ function moments(alpha, beta, variance) {
   };
 }
 
-/** The paper's: the exponential replaced by its tangent at zero. */
+/** The second moment of the paper, with the exponential replaced by its tangent at zero. */
 function taylorSecond(alpha, beta, variance) {
   return ((1 + alpha * alpha * beta * beta) / 2) * variance;
 }

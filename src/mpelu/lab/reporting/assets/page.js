@@ -1,4 +1,4 @@
-// The report: draws what the data block holds, and again when the server has news.
+// The report: draws the contents of the data block, and draws again when the server has news.
 
 const NEWS_EVERY = 2000;
 
@@ -13,12 +13,12 @@ function drawReport(data, body, activation) {
     runsSection(data),
   ].filter(Boolean);
   const empty =
-    data.runs.length || data.results.length ? null : el("p", { id: "empty" }, "No runs here yet.");
+    data.runs.length || data.results.length ? null : el("p", { id: "empty" }, "No runs yet.");
   const made = new Date(data.made * 1000);
   fillHeader(
     "MPELU report",
     [...sections, activation],
-    `${data.live ? "Live, last change seen" : "Made"} ${made.toLocaleString()}`,
+    `${data.live ? "Live; last change" : "Generated"} ${made.toLocaleString()}`,
   );
   body.replaceChildren(...[missing(data), empty, ...sections].filter(Boolean));
   window.scrollTo({ top: scrolled, behavior: "instant" });
@@ -36,13 +36,13 @@ async function watch(version, body, activation) {
       version = news.version;
       drawReport(news, body, activation);
     } catch {
-      say("The server doesn't answer; this page is as it last was.");
+      say("No answer from the server; this page shows the last known state.");
     }
   }
 }
 
 const data = JSON.parse(document.getElementById("data").textContent);
-// Stays as it is when the rest is drawn anew: a slider may be in hand.
+// Kept when the rest is drawn again, because a slider may be in use.
 const activation = explorer();
 const body = el("div");
 document.getElementById("main").replaceChildren(body, activation);

@@ -1,7 +1,7 @@
 // Zooming and reading a plot, by keyboard and by pointer.
 
 const SHORTEST_DRAG = 12; // pixels
-const REACH = 30; // pixels around the pointer in which a point is found
+const REACH = 30; // largest distance of a point from the pointer, in pixels
 
 function listenTo(chart) {
   const { drawing } = chart;
@@ -22,7 +22,7 @@ function listenTo(chart) {
     keys[event.key]();
   });
 
-  let from = null; // where a drag began
+  let from = null; // start of a drag
   const place = (event) => {
     const box = drawing.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
@@ -34,7 +34,7 @@ function listenTo(chart) {
   });
   drawing.addEventListener("pointermove", (event) => {
     if (from) drawRubber(chart, draggedOver(chart.frame, from, place(event)));
-    else tell(chart, nearest(chart, place(event)));
+    else tell(chart, nearestPoint(chart, place(event)));
   });
   drawing.addEventListener("pointerup", (event) => {
     if (!from) return;
@@ -53,7 +53,7 @@ function listenTo(chart) {
   drawing.addEventListener("dblclick", () => chart.look(null));
 }
 
-/** The rectangle between two places; a flat one takes all of the other axis. */
+/** The rectangle between two points; a narrow one spans the whole other axis. */
 function draggedOver({ left, right, top, bottom }, from, to) {
   const between = (a, b, low, high) => {
     const ends = [a, b].map((v) => Math.min(high, Math.max(low, v))).sort((p, q) => p - q);
@@ -68,8 +68,8 @@ function drawRubber(chart, rectangle) {
   for (const [name, value] of Object.entries(box)) chart.rubber.setAttribute(name, value);
 }
 
-/** The point of a shown curve nearest to a place, if one is near. */
-function nearest(chart, at) {
+/** The data point nearest to a place, if one is in reach. */
+function nearestPoint(chart, at) {
   let best = null;
   let least = REACH * REACH;
   for (const series of chart.shown()) {
@@ -86,7 +86,7 @@ function nearest(chart, at) {
   return best;
 }
 
-/** Names a point beside it and thickens its curve. */
+/** Labels a data point and thickens its curve. */
 function tell(chart, found) {
   const { drawing, tip } = chart;
   drawing.querySelectorAll(".near").forEach((node) => node.classList.remove("near"));

@@ -1,9 +1,17 @@
-// The paper's tables beside the measured ones.
+// The paper's tables next to the measured ones.
+
+const SMOKE =
+  "A smoke test: a few steps on toy data, to show that everything runs. " +
+  "The numbers are not measurements.";
 
 function resultsSection(results) {
   if (!results.length) return null;
+  const name = (result) =>
+    results.filter(({ recipe }) => recipe === result.recipe).length > 1
+      ? `${result.recipe} (${result.scale})`
+      : result.recipe;
   const links = results.map((result, i) =>
-    el("li", {}, el("a", { href: `#result-${i}` }, result.recipe || result.set)),
+    el("li", {}, el("a", { href: `#result-${i}` }, result.problem ? result.set : name(result))),
   );
   return section(
     "results",
@@ -25,8 +33,8 @@ function resultPart(result, index) {
   }
   const facts = [
     ["scale", result.scale],
-    ["seeds", result.seeds === null ? "not said" : String(result.seeds)],
-    ["data", result.data || "not said"],
+    ["seeds", result.seeds === null ? "unknown" : String(result.seeds)],
+    ["data", result.data || "unknown"],
   ];
   return el(
     "article",
@@ -41,13 +49,10 @@ function resultPart(result, index) {
       { class: "facts" },
       facts.map(([name, value]) => el("span", {}, `${name}: `, el("b", {}, value))),
     ),
-    el(
-      "p",
-      { class: "note" },
-      result.shrunk.length
-        ? `Shrunk from the paper: ${result.shrunk.join("; ")}.`
-        : "Nothing was shrunk from the paper.",
-    ),
+    result.smoke ? el("p", { class: "smoke" }, SMOKE) : null,
+    result.shrunk.length
+      ? el("p", { class: "note" }, `Reduced from the paper: ${result.shrunk.join("; ")}.`)
+      : null,
     result.rows.length ? resultTable(id, result) : null,
     result.notes.length
       ? el(
@@ -67,7 +72,10 @@ function resultPart(result, index) {
 }
 
 function resultTable(id, result) {
-  const after = new Map(result.compare.map(([paper, measured]) => [measured, paper]));
+  // From measured column to the paper's; a smoke test measures nothing that could be compared.
+  const compared = new Map(
+    result.smoke ? [] : result.compare.map(([paper, measured]) => [measured, paper]),
+  );
   const columns = [];
   const cells = result.rows.map(() => []);
   result.header.forEach((name, column) => {
@@ -77,15 +85,15 @@ function resultTable(id, result) {
         row[column].text || (row[column].value === null ? "" : show(row[column].value, 6)),
       ),
     );
-    if (!after.has(column)) return;
+    if (!compared.has(column)) return;
     columns.push({ name: "measured − paper", number: true });
     result.rows.forEach((row, i) =>
-      cells[i].push(difference(row[after.get(column)].value, row[column].value)),
+      cells[i].push(difference(row[compared.get(column)].value, row[column].value)),
     );
   });
   return [
     table(`${id}-table`, `${result.recipe} (${result.scale})`, columns, cells),
-    after.size
+    compared.size
       ? el(
           "p",
           { class: "note key" },
@@ -93,7 +101,7 @@ function resultTable(id, result) {
           el("span", { class: "lower far" }, "▼ lower"),
           " ",
           el("span", { class: "higher far" }, "▲ higher"),
-          "; filled from 2 %, bold from 10 % of the paper’s value on.",
+          "; shaded from 2 % of the paper’s value, bold from 10 %.",
         )
       : null,
   ];

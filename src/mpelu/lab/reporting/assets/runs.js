@@ -9,24 +9,29 @@ const SIGNS = {
   unknown: "?",
 };
 
+const RUN_COLUMNS = [
+  { name: "run", cell: (run) => `${run.set}/${run.name}` },
+  { name: "state", cell: stateCell },
+  { name: "step", number: true, cell: stepCell },
+  { name: "epochs", number: true, cell: (run) => numberCell(run.epochs, whole) },
+  { name: "test error, %", number: true, cell: (run) => numberCell(run.test_error, percent) },
+  { name: "best, %", number: true, cell: (run) => numberCell(run.best_error, percent) },
+  { name: "network", cell: (run) => run.model || "–" },
+  { name: "activation", cell: (run) => run.activation || "default" },
+  { name: "init", cell: (run) => run.init || "–" },
+  { name: "data", cell: (run) => run.data || "–" },
+  { name: "learning rate", number: true, cell: (run) => numberCell(run.lr, show) },
+  { name: "seed", number: true, cell: (run) => numberCell(run.seed, String) },
+  { name: "images/s", number: true, cell: (run) => numberCell(run.speed, whole) },
+  { name: "remarks", cell: remarks },
+];
+
 function runsSection(data) {
   if (!data.runs.length) return null;
   const counts = Object.keys(SIGNS)
     .map((state) => [state, data.runs.filter((run) => run.state === state).length])
     .filter(([, count]) => count);
-  const columns = [
-    { name: "run" },
-    { name: "state" },
-    { name: "progress" },
-    { name: "remarks" },
-    { name: "test error, %", number: true },
-    { name: "best, %", number: true },
-    { name: "network" },
-    { name: "activation" },
-    { name: "init" },
-    { name: "data" },
-    { name: "seed", number: true },
-  ];
+  const columns = RUN_COLUMNS.filter(({ cell }) => cell !== remarks || data.runs.some(remarks));
   return section(
     "runs",
     "Runs",
@@ -37,41 +42,39 @@ function runsSection(data) {
       counts.map(([state, count]) => `${count} ${state}`).join(", "),
       ".",
     ),
-    table("runs-table", "State of every run", columns, data.runs.map(runRow)),
+    table(
+      "runs-table",
+      "All runs; select a column to sort by it",
+      columns,
+      data.runs.map((run) => columns.map(({ cell }) => cell(run))),
+      { sortable: true },
+    ),
   );
 }
 
-function runRow(run) {
-  const progress =
-    run.step === null
-      ? "not begun"
-      : `step ${whole(run.step)}` + (run.steps === null ? "" : ` of ${whole(run.steps)}`);
-  const silent = run.silent
-    ? ["says it is running but has written nothing for over 10 minutes"]
-    : [];
+function numberCell(value, format) {
+  return { text: value === null ? "–" : format(value), sort: value };
+}
+
+function stateCell({ state }) {
+  const sign = el("span", { "aria-hidden": "true" }, SIGNS[state] + " ");
+  return { text: state, node: el("span", { class: `state ${state}` }, sign, state) };
+}
+
+function stepCell({ step, steps }) {
+  const text =
+    step === null ? "–" : whole(step) + (steps === null ? "" : ` of ${whole(steps)}`);
+  return { text, sort: step };
+}
+
+function remarks(run) {
   return [
-    `${run.set}/${run.name}`,
-    {
-      text: run.state,
-      node: el(
-        "span",
-        { class: `state ${run.state}` },
-        el("span", { "aria-hidden": "true" }, SIGNS[run.state] + " "),
-        run.state,
-      ),
-    },
-    progress,
-    [run.state === "finished" ? "" : run.message, ...silent, ...run.problems]
-      .filter(Boolean)
-      .join("; "),
-    percent(run.test_error),
-    percent(run.best_error),
-    run.model || "–",
-    run.activation || "own",
-    run.init || "–",
-    run.data || "–",
-    run.seed === null ? "–" : String(run.seed),
-  ];
+    run.state === "finished" ? "" : run.message,
+    run.silent ? "no update for more than 10 minutes" : "",
+    ...run.problems,
+  ]
+    .filter(Boolean)
+    .join("; ");
 }
 
 function missing(data) {

@@ -1,4 +1,4 @@
-// Figures as files, in the colours they have on the page.
+// Saves figures as files, with the colors they have on the page.
 
 const KEPT_STYLES = [
   "fill",
@@ -16,7 +16,7 @@ const KEPT_STYLES = [
   "dominant-baseline",
 ];
 
-/** A copy of the drawing that needs no style sheet, with title and legend. */
+/** A copy of the drawing without a style sheet, with title and legend. */
 function standalone(drawing, title, entries) {
   const width = drawing.clientWidth;
   const height = drawing.clientHeight;

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from mpelu.models.residual import Recipe as Description
+    from mpelu.models.residual import ResidualDesign as Description
 
 Panels = Sequence[tuple[str, str]]
 """Title and family of each block."""
@@ -32,8 +32,8 @@ def describe(family: str) -> tuple[Description, str]:
 
     found = FAMILIES[family]
     assert found.activation is not None
-    (description,) = found.build.args  # type: ignore[attr-defined]
-    return description, _ACTIVATIONS[found.activation]
+    assert found.design is not None
+    return found.design, _ACTIVATIONS[found.activation]
 
 
 def words(description: Description) -> list[str]:

@@ -36,14 +36,13 @@ def _step(chosen: Config) -> Callable[[], None]:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from mpelu.lab.data.shapes import sides
+    from mpelu.lab.data.registry import find, image_sizes
     from mpelu.lab.training import network
     from mpelu.lab.training.optimizers import build_optimizer
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    channels = 1 if chosen.data == "digits" else 3
-    classes = 10 if chosen.data == "digits" else 1000
-    _, side = sides(chosen)
+    channels, classes = find(chosen.data).channels, find(chosen.data).num_classes
+    _, side = image_sizes(chosen)
     model = network.build(replace(chosen, init="own"), classes, channels, side)
     sgd = build_optimizer(model, chosen, channels, side)
     model.to(device)

@@ -69,7 +69,7 @@ def top_5(run: Path) -> float:
 
     restored = load_network(run)
     device = torch.device("cpu")
-    dataset = load(restored.config, device, quiet=True)
+    dataset = load(restored.config, device)
     batches = torch.arange(dataset.test_count).split(restored.config.batch_size)
     wrong = 0
     with torch.no_grad():

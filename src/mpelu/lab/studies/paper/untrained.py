@@ -57,7 +57,7 @@ def images(chosen: Config, options: Options) -> list[Tensor]:
 
     from mpelu.lab import data
 
-    dataset = data.load(chosen, torch.device("cpu"), quiet=True)
+    dataset = data.load(chosen, torch.device("cpu"))
     count = min(IMAGES[options.scale], dataset.test_count)
     generator = torch.Generator().manual_seed(0)
     picked = torch.randperm(dataset.test_count, generator=generator)[:count]
@@ -66,9 +66,10 @@ def images(chosen: Config, options: Options) -> list[Tensor]:
 
 def build(chosen: Config, batch: Tensor) -> nn.Module:
     """The network with initial weights, in evaluation mode."""
+    from mpelu.lab.data.registry import find
     from mpelu.lab.training import network
 
-    classes = 10 if chosen.data == "digits" else 1000
+    classes = find(chosen.data).num_classes
     return network.build(chosen, classes, batch.shape[1], batch.shape[2]).eval()
 
 

@@ -1,4 +1,4 @@
-"""Sums over batches in float64, a few samples at a time so that copies stay small."""
+"""Running sums over batches, in float64 and in chunks, so that copies stay small."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mpelu.init.channels import Value
-
 _CHUNK = 2**21
 
 
 def chunks(values: Tensor) -> Iterator[Tensor]:
-    """The values as float64, split along dimension 0."""
+    """The values as float64, split along dimension 0.
+
+    Example:
+        >>> [part.dtype for part in chunks(torch.zeros(3))]
+        [torch.float64]
+    """
     values = values.detach()
     if values.dim() == 0:
         values = values.reshape(1)
@@ -23,8 +26,13 @@ def chunks(values: Tensor) -> Iterator[Tensor]:
         yield part.to(torch.float64)
 
 
-def by_channel(value: Value, like: Tensor) -> Tensor:
-    """A number or one for each channel, shaped to meet channels in dimension 1."""
+def per_channel(value: float | Tensor, like: Tensor) -> Tensor:
+    """One number, or one per channel, in a shape that broadcasts over dimension 1 of `like`.
+
+    Example:
+        >>> per_channel(torch.tensor([1.0, 2.0]), torch.zeros(8, 2, 4, 4)).shape
+        torch.Size([1, 2, 1, 1])
+    """
     tensor = torch.as_tensor(value, dtype=torch.float64, device=like.device).detach()
     if tensor.dim() == 0 or tensor.numel() == 1 or like.dim() < 2:
         return tensor.reshape(-1) if like.dim() < 2 else tensor.reshape([1] * like.dim())
@@ -32,11 +40,18 @@ def by_channel(value: Value, like: Tensor) -> Tensor:
 
 
 @dataclass(slots=True)
-class Moments:
-    """Count, mean and sum of squared deviations of all that was added.
+class RunningMoments:
+    """Count, mean and sum of squared deviations of everything added.
 
-    Parts are merged by the rule of Chan, Golub and LeVeque, which loses nothing to cancellation
-    when the mean is large beside the deviations.
+    Parts are merged by the rule of Chan, Golub and LeVeque, which doesn't cancel when the mean is
+    large compared with the deviations.
+
+    Example:
+        >>> moments = RunningMoments()
+        >>> for part in torch.tensor([1.0, 2.0, 3.0, 6.0]).double().split(2):
+        ...     moments.add(part)
+        >>> moments.mean, moments.variance
+        (3.0, 3.5)
     """
 
     count: int = 0
@@ -56,25 +71,24 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """Of the population: divided by the count."""
+        """Population variance: the sum of squared deviations divided by the count."""
         return self.deviations / self.count
 
 
 @dataclass(slots=True)
-class Range:
+class ChannelRange:
     """Smallest and largest value of each channel."""
 
     low: Tensor | None = None
     high: Tensor | None = None
-    values_each: int = 0
-    """How many values each channel had."""
+    values_per_channel: int = 0
 
     def add(self, values: Tensor) -> None:
-        """Adds values with channels in dimension 1; less than two dimensions are one channel."""
+        """Adds values with channels in dimension 1; a vector is a single channel."""
         values = values.reshape(-1, 1) if values.dim() < 2 else values
         others = [dim for dim in range(values.dim()) if dim != 1]
         low, high = values.amin(others), values.amax(others)
-        self.values_each += values.numel() // len(low)
+        self.values_per_channel += values.numel() // len(low)
         if self.low is None or self.high is None:
             self.low, self.high = low, high
         else:

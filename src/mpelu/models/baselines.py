@@ -1,18 +1,18 @@
-"""The networks the paper's last table compares with that are no residual networks."""
+"""The networks of other papers in the last table that are not residual networks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from mpelu.models.activations import Activation
+from mpelu.models.activations import ActivationSpec
 from mpelu.models.checks import Images, at_least, one_of_depths
 from mpelu.models.nin import SMALLEST, conv_act
 from mpelu.models.weights import gaussian_, taylor_
 
 
 def all_cnn_c(
-    name: str, *, activation: Activation, num_classes: int, in_channels: int
+    name: str, *, activation: ActivationSpec, num_classes: int, in_channels: int
 ) -> nn.Sequential:
     """All-CNN-C (Springenberg et al., 1412.6806): convolutions instead of pooling.
 
@@ -44,7 +44,7 @@ class Highway(nn.Module):
         - Input, output: [batch, channels, height, width].
     """
 
-    def __init__(self, channels: int, activation: Activation) -> None:
+    def __init__(self, channels: int, activation: ActivationSpec) -> None:
         super().__init__()
         self.transform = nn.Conv2d(channels, channels, 3, padding=1)
         self.activation = activation.make(channels)
@@ -60,7 +60,7 @@ _HIGHWAY = {19: ((32, 5), (80, 6), (128, 6)), 32: ((32, 10), (48, 10), (64, 10))
 
 
 def highway(
-    name: str, depth: int, *, activation: Activation, num_classes: int, in_channels: int
+    name: str, depth: int, *, activation: ActivationSpec, num_classes: int, in_channels: int
 ) -> nn.Sequential:
     """Convolutional highway network (Srivastava et al., 1507.06228).
 
@@ -127,7 +127,12 @@ class DeeplySupervised(nn.Module):
 
 
 def dsn(
-    name: str, *, activation: Activation, num_classes: int, in_channels: int, input_size: int = 32
+    name: str,
+    *,
+    activation: ActivationSpec,
+    num_classes: int,
+    in_channels: int,
+    input_size: int = 32,
 ) -> DeeplySupervised:
     """Deeply-supervised net (Lee et al., 1409.5185), in the authors' published form for CIFAR-10.
 
@@ -203,7 +208,7 @@ class Maxout(nn.Module):
 
 
 def fitnet(
-    name: str, depth: int, *, activation: Activation | None, num_classes: int, in_channels: int
+    name: str, depth: int, *, activation: ActivationSpec | None, num_classes: int, in_channels: int
 ) -> nn.Sequential:
     """FitNet of 19 layers, thin and deep (Romero et al., 1412.6550, with the published file).
 
@@ -251,7 +256,7 @@ _ELU_DROPOUT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.0)
 
 
 def elu(
-    name: str, depth: int, *, activation: Activation, num_classes: int, in_channels: int
+    name: str, depth: int, *, activation: ActivationSpec, num_classes: int, in_channels: int
 ) -> nn.Sequential:
     """The 18-convolution ELU network for CIFAR-100 (Clevert et al., 1511.07289).
 

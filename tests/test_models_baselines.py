@@ -6,7 +6,7 @@ from torch import nn
 
 from mpelu import models
 from mpelu.models.activations import resolve
-from mpelu.models.rivals import DeeplySupervised, Highway, Maxout
+from mpelu.models.baselines import DeeplySupervised, Highway, Maxout
 
 
 def sizes(name: str, side: int = 32) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What was found, as a figure."""
+"""The figure of an inspection: signal, gradients, shares and parameters by depth."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _PARAMETERS = {
     "weight": {"color": "#009e73"},
 }
 _NAMES = {"alpha": "alpha", "beta": "beta", "weight": "slope of PReLU"}
-_DEPTH = "convolutions and linear layers passed"
+_DEPTH = "depth, in convolutional and linear layers"
 
 Panel = Callable[[Axes], None]
 
 
-def figure(found: dict[str, Any], title: str) -> Figure:
+def draw_inspection(found: dict[str, Any], title: str) -> Figure:
     """Moments, gradients, shares and parameters by depth, and parameters over training.
 
     Args:
-        found: as `collect` gives it.
-        title: above it all.
+        found: the contents of inspect.json.
+        title: title of the figure.
     """
     rows = _with_depth(found["layers"])
     panels: list[Panel] = [
         partial(_moment, rows=rows, key="variance", text="variance of outputs"),
-        partial(_moment, rows=rows, key="mean", text="size of the mean of outputs"),
-        partial(_moment, rows=rows, key="gradient_norm", text="norm of the gradient of outputs"),
+        partial(_moment, rows=rows, key="mean", text="absolute mean of outputs"),
+        partial(_moment, rows=rows, key="gradient_norm", text="gradient norm at outputs"),
     ]
     depths = {(row["name"], row["call"]): row["depth"] for row in rows}
     if found["residual"] is not None:
@@ -57,17 +57,17 @@ def figure(found: dict[str, Any], title: str) -> Figure:
     if len(learned["epochs"]) > 1:
         panels += [partial(_over_training, learned=learned, depths=depths, name=n) for n in present]
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False}):
-        return _drawn(panels, title)
+        return _draw(panels, title)
 
 
-def png(drawn: Figure) -> bytes:
+def to_png(drawn: Figure) -> bytes:
     """The figure as a PNG file."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
 
 
-def _drawn(panels: Sequence[Panel], title: str) -> Figure:
+def _draw(panels: Sequence[Panel], title: str) -> Figure:
     lines = -(-len(panels) // 2)
     drawn = Figure(figsize=(11, 0.6 + 3.1 * lines), layout="constrained")
     drawn.suptitle(title, fontsize=11)
@@ -90,7 +90,7 @@ def _with_depth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _line(
     axes: Axes, points: Sequence[tuple[float, float]], *, label: str, color: str, marker: str = "o"
 ) -> None:
-    """Points, joined faintly: in residual networks they jump with their place in the block."""
+    """Points joined by a faint line: in residual networks they jump within a block."""
     x, y = [x for x, _ in points], [y for _, y in points]
     axes.plot(x, y, color=color, linewidth=0.8, alpha=0.35)
     size = 3.5 if len(points) < 100 else 1.5
@@ -98,7 +98,7 @@ def _line(
 
 
 def _titled(axes: Axes, title: str) -> None:
-    """Title, and below it the legend, above the axes, where neither hides a point."""
+    """Puts title and legend above the axes, where they hide no point."""
     axes.set_title(title, loc="left", pad=18)
     axes.set_xlabel(_DEPTH)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -131,7 +131,7 @@ def _shares(axes: Axes, *, rows: Sequence[dict[str, Any]]) -> None:
         if points:
             _line(axes, points, label=name, color=colour)
     axes.set_ylim(-3, 103)
-    _titled(axes, "inputs of activations, and channels, in %")
+    _titled(axes, "inputs and channels of activations, %")
 
 
 def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, int], int]) -> None:
@@ -144,7 +144,7 @@ def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, 
         colour = _RESIDUAL_COLOURS[index % len(_RESIDUAL_COLOURS)]
         _line(axes, points, label=f"< {bound:g}", color=colour)
     axes.set_ylim(-3, 103)
-    _titled(axes, "inputs with a Taylor residual below, in %")
+    _titled(axes, "inputs with a Taylor residual below the bound, %")
 
 
 def _by_depth(
@@ -166,7 +166,7 @@ def _by_depth(
         colour = _PARAMETERS[name]["color"]
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         _line(axes, means, label=_NAMES[name], **_PARAMETERS[name])
-    _titled(axes, f"{' and '.join(_NAMES[name] for name in names)}: mean, least to greatest")
+    _titled(axes, f"{' and '.join(_NAMES[name] for name in names)}: mean and range")
 
 
 def _over_training(
@@ -182,9 +182,9 @@ def _over_training(
         axes.plot(
             learned["epochs"], values, color=colours(scale(order[each["name"]])), linewidth=0.8
         )
-    axes.set_title(f"{_NAMES[name]} over training, mean over channels", loc="left")
+    axes.set_title(f"{_NAMES[name]} over training, mean of channels", loc="left")
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     assert axes.figure is not None
     bar = axes.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colours), ax=axes)
-    bar.set_label("depth of the layer", fontsize=8)
+    bar.set_label("depth", fontsize=8)
