@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import data_files
 import pytest
 import torch
 from command_helpers import SETTINGS, refused
@@ -209,6 +210,24 @@ def test_predict_prints_the_likeliest_classes(
         str(path),
         *(f"  {100 * shares[each]:5.1f} %  {network.classes[each]}" for each in best),
     ]
+
+
+def test_eval_downloads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published = data_files.cifar("cifar10")
+    data_files.publish(monkeypatch, "cifar10", published)
+    there, empty, run = tmp_path / "there", tmp_path / "empty", str(tmp_path / "run")
+    data_files.unpack(there, published)
+    empty.mkdir()
+    settings = ["--data", "cifar10", "--train-limit", "8", "--test-limit", "4", "--batch-size", "4"]
+    directory = ["--data-dir", str(there), "--out", run, "--quiet"]
+    assert cli.main(["train", *SETTINGS, *settings, *directory]) == 0
+    assert cli.main(["eval", run]) == 0
+    capsys.readouterr()
+    line = refused(["eval", run, "--data-dir", str(empty)], capsys)
+    assert line.startswith(f"--data-dir: no CIFAR-10 in {empty}; expected ")
+    assert list(empty.iterdir()) == []
 
 
 def test_a_run_in_progress_is_evaluated_with_a_warning(
