@@ -8,29 +8,39 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mpelu import __version__, kernels
-from mpelu.lab.training.distributed import World
+
+if TYPE_CHECKING:
+    from mpelu.lab.training.distributed import World
 
 _PACKAGES = ("numpy", "safetensors", "scikit-learn", "pillow")
+
+
+def machine() -> dict[str, Any]:
+    """Versions and hardware that measurements depend on."""
+    return {
+        "mpelu": __version__,
+        "kernel": str(kernels.backend()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
 
 
 def describe(world: World) -> dict[str, Any]:
     """Versions, processor, threads, revision and command."""
     cuda = world.device.type == "cuda"
     return {
+        **machine(),
         "command": sys.argv,
-        "mpelu": __version__,
-        "kernel": str(kernels.backend()),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
-        "system": platform.platform(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": str(world.device),
         "gpu": torch.cuda.get_device_name(world.device) if cuda else None,

@@ -32,6 +32,8 @@ class Family:
     input_size: int = 32
     layers: int = 0
     """Weight layers, where the name doesn't begin its numbers with them."""
+    recipe: residual.Recipe | None = None
+    """What residual networks are built from."""
 
     def numbers(self) -> int:
         """How many numbers the name ends in."""
@@ -39,7 +41,7 @@ class Family:
 
 
 def _residual(recipe: residual.Recipe, *sizes: str, **values: Any) -> Family:
-    return Family(build=partial(residual.build, recipe), sizes=sizes, **values)
+    return Family(build=partial(residual.build, recipe), sizes=sizes, recipe=recipe, **values)
 
 
 _BASIC_DEPTHS = ("20", "32", "44", "56", "110")
