@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test coverage lint format bench clean
 
 # The stamp holds until the files that say what is installed, or the kernel, change.
 $(VENV)/installed: pyproject.toml setup.py constraints.txt src/mpelu/kernels/native.cpp
@@ -20,6 +20,9 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest
+
+coverage: $(VENV)/installed
+	$(BIN)/python -m pytest --cov=mpelu --cov-report=term:skip-covered --cov-report=html:out/coverage
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

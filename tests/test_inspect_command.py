@@ -21,7 +21,7 @@ from mpelu.lab.inspecting.collect import collect
 from mpelu.lab.inspecting.figure import figure, png
 from mpelu.lab.inspecting.subject import of_config
 from mpelu.lab.inspecting.table import table
-from mpelu.lab.training.engine import train
+from mpelu.lab.training.launch import train
 
 SMALL = {"model": "nopre-resnet-11", "model_options": {"width": 4}, "train_limit": 128}
 
@@ -34,7 +34,7 @@ def _only_this_command(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "small"
-    train(Config(**SMALL, epochs=2, batch_size=64, test_limit=40, threads=1), folder, quiet=True)
+    train(Config(**SMALL, epochs=2, batch_size=64, test_limit=40, threads=1), folder)
     return folder
 
 

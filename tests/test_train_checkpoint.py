@@ -16,13 +16,14 @@ from train_helpers import equal, final, small, status
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import checkpoint
 from mpelu.lab.run.folder import CHECKPOINTS
-from mpelu.lab.training.engine import resume, train
+from mpelu.lab.training.display import Lines
+from mpelu.lab.training.launch import resume, train
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "whole"
-    train(small(), run, quiet=True)
+    train(small(), run)
     return run
 
 
@@ -97,10 +98,10 @@ def damage(path):
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(whole, stopped, capsys):
     damage(checkpoint.path_of(stopped, 15))
-    resume(stopped)
+    resume(stopped, display=Lines())
     captured = capsys.readouterr()
     assert "step-00000015.pt can't be used: the checksum of" in captured.err
-    assert "going on after step 10" in captured.out
+    assert "resuming after step 10" in captured.out
     assert checkpoint.path_of(stopped, 15).with_name("step-00000015.pt.damaged").exists()
     assert equal(final(stopped), final(whole))
 
@@ -110,7 +111,7 @@ def test_no_checkpoint_that_can_be_used(stopped):
         damage(path)
     before = sorted(stopped.rglob("*"))
     with pytest.raises(UserError, match="expected a checkpoint that can be used, got none"):
-        resume(stopped, quiet=True)
+        resume(stopped)
     assert sorted(stopped.rglob("*")) == before
 
 
@@ -136,30 +137,30 @@ def test_a_malicious_checkpoint_is_refused_and_its_payload_does_not_run(
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("archive/data.pkl", pickle.dumps(contents, protocol=2))
             archive.writestr("archive/version", "3\n")
-    resume(stopped, quiet=True)
+    resume(stopped, display=Lines())
     assert "step-00000015.pt can't be used" in capsys.readouterr().err
     assert not harm.exists()
     assert equal(final(stopped), final(whole))
 
 
 def test_a_checkpoint_of_another_run_is_not_used(tmp_path, whole, stopped, capsys):
-    train(small(lr=0.2), tmp_path / "other", quiet=True)
+    train(small(lr=0.2), tmp_path / "other")
     shutil.copy(checkpoint.path_of(tmp_path / "other", 15), checkpoint.path_of(stopped, 15))
-    resume(stopped, quiet=True)
-    assert "it belongs to a run of another config" in capsys.readouterr().err
+    resume(stopped, display=Lines())
+    assert "it belongs to a run with other settings" in capsys.readouterr().err
     assert equal(final(stopped), final(whole))
 
 
 def test_a_log_that_lost_lines_is_told(whole, stopped, capsys):
     lines = (stopped / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (stopped / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
-    resume(stopped, quiet=True)
-    assert "metrics.jsonl has lost lines" in capsys.readouterr().err
+    resume(stopped, display=Lines())
+    assert "metrics.jsonl is shorter than it was then" in capsys.readouterr().err
     assert equal(final(stopped), final(whole))
 
 
 def test_killed_between_the_last_checkpoint_and_the_end(whole, stopped):
-    resume(stopped, quiet=True)
+    resume(stopped)
     assert status(stopped)["state"] == "finished"
     assert equal(final(stopped), final(whole))
 

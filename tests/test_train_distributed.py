@@ -15,7 +15,7 @@ from train_helpers import final, rows, small, status
 
 from mpelu.lab.run import checkpoint
 from mpelu.lab.run.lock import lock
-from mpelu.lab.training.engine import resume, train
+from mpelu.lab.training.launch import resume, train
 
 NO_NORM = small(
     model="plain-15",
@@ -40,29 +40,30 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from mpelu.lab.errors import UserError
-from mpelu.lab.training import loop
 from mpelu.lab.config import Config
-from mpelu.lab.training.engine import resume, train
+from mpelu.lab.training.display import Lines
+from mpelu.lab.training.launch import resume, train
+from mpelu.lab.training.trainer import Trainer
 
 folder = Path(sys.argv[1])
 no_norm, stochastic = (Config.from_json(text) for text in sys.argv[2:])
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
-train(no_norm, folder / "two")
-train(stochastic, folder / "whole", quiet=True)
+train(no_norm, folder / "two", display=Lines())
+train(stochastic, folder / "whole")
 
-after = loop.Loop._after
+after = Trainer._after_step
 def signalling(self, lr, stopping):
     if self.state.step == 6 and rank == 1:
         os.kill(os.getpid(), signal.SIGTERM)
     after(self, lr, stopping)
-loop.Loop._after = signalling
-stopped = train(stochastic, folder / "broken", quiet=True)
-loop.Loop._after = after
-resumed = resume(folder / "broken", quiet=True)
+Trainer._after_step = signalling
+stopped = train(stochastic, folder / "broken")
+Trainer._after_step = after
+resumed = resume(folder / "broken")
 
 try:
-    resume(folder / "held", quiet=True)
+    resume(folder / "held")
 except UserError as error:
     refused = str(error)
 report = {"exit": stopped.exit_code, "step": stopped.step, "refused": refused}
@@ -77,7 +78,7 @@ def folder(tmp_path_factory):
     """Where two processes that torchrun started did all that the tests look at."""
     folder = tmp_path_factory.mktemp("distributed")
     (folder / "script.py").write_text(SCRIPT)
-    train(small(epochs=1), folder / "held", quiet=True)
+    train(small(epochs=1), folder / "held")
     configs = [json.dumps(asdict(config)) for config in (NO_NORM, STOCHASTIC)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     with lock(folder / "held"):
@@ -94,7 +95,7 @@ def folder(tmp_path_factory):
 
 
 def test_two_processes_and_one_give_the_same(folder):
-    train(NO_NORM, folder / "one", quiet=True)
+    train(NO_NORM, folder / "one")
     one, two = (load_file(folder / run / "model.safetensors") for run in ("one", "two"))
     assert set(one) == set(two)
     for name in one:
@@ -122,11 +123,11 @@ def test_a_signal_to_one_stops_both_and_they_go_on_to_the_same_end(folder):
 def test_what_the_main_process_refuses_ends_all(folder):
     for rank in (0, 1):
         report = json.loads((folder / f"report-{rank}.json").read_text())
-        assert f"held is in use by process {os.getpid()} on" in report["refused"]
+        assert f"held: in use by process {os.getpid()} on" in report["refused"]
 
 
 def test_a_run_of_two_goes_on_as_one(folder):
     (folder / "two" / "status.json").unlink()
     assert checkpoint.steps_of(folder / "two")[-1] == 24
-    assert resume(folder / "two", quiet=True).step == 24
+    assert resume(folder / "two").step == 24
     assert status(folder / "two")["state"] == "finished"

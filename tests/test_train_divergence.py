@@ -10,7 +10,7 @@ from train_helpers import small, status
 
 from mpelu.lab.run import checkpoint
 from mpelu.lab.training import network
-from mpelu.lab.training.engine import train
+from mpelu.lab.training.launch import train
 
 
 @pytest.mark.parametrize("lr", [1e3, 1e9])
@@ -19,7 +19,7 @@ def test_divergence_names_step_module_and_quantity(tmp_path, lr):
     config = small(
         activation="relu", model="nopre-nobn-resnet-11", lr=lr, checkpoint_every=1, epochs=20
     )
-    outcome = train(config, run, quiet=True)
+    outcome = train(config, run)
     assert (outcome.state, outcome.exit_code) == ("diverged", 0)
     told = status(run)
     where = told["diverged"]
@@ -48,7 +48,7 @@ def test_the_first_module_is_named(tmp_path, monkeypatch):
         return output
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", poisoned)
-    outcome = train(small(), tmp_path / "run", quiet=True)
+    outcome = train(small(), tmp_path / "run")
     expected = "diverged at step 3: the activation of blocks.1.branch.0 isn't finite"
     assert outcome.message == expected
     assert outcome.step == 2
@@ -71,6 +71,6 @@ def test_a_gradient_that_is_not_finite(tmp_path, monkeypatch):
         return Poison.apply(output) if tuple(self.weight.shape[:2]) == (8, 4) else output
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", poisoned)
-    outcome = train(small(), tmp_path / "run", quiet=True)
+    outcome = train(small(), tmp_path / "run")
     expected = "diverged at step 1: the gradient of blocks.1.branch.0 isn't finite"
     assert outcome.message == expected

@@ -14,8 +14,9 @@ import pytest
 from train_helpers import small
 
 from mpelu.lab.errors import UserError
+from mpelu.lab.run import files
 from mpelu.lab.run.lock import lock
-from mpelu.lab.training.engine import resume, train
+from mpelu.lab.training.launch import resume, train
 
 HOLD = """
 import sys
@@ -47,16 +48,16 @@ def begin(process):
 
 
 def test_a_live_process_keeps_others_out(tmp_path):
-    train(small(epochs=1), tmp_path / "run", quiet=True)
+    train(small(epochs=1), tmp_path / "run")
     process = holder(tmp_path / "run")
     begin(process)
     assert process.stdout.readline() == "held\n"
     with pytest.raises(UserError) as told:
         resume(tmp_path / "run")
-    expected = f"is in use by process {process.pid} on {socket.gethostname()} since 20"
+    expected = f"in use by process {process.pid} on {socket.gethostname()} since 20"
     assert expected in str(told.value)
     process.communicate("\n")
-    assert resume(tmp_path / "run", quiet=True).state == "finished"
+    assert resume(tmp_path / "run").state == "finished"
 
 
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
@@ -65,10 +66,10 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
     process.stdout.readline()
     process.kill()
     process.communicate()
-    assert (tmp_path / "lock").exists()
+    assert (tmp_path / "lock.json").exists()
     with lock(tmp_path):
-        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
-    assert not (tmp_path / "lock").exists()
+        assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
+    assert not (tmp_path / "lock.json").exists()
 
 
 def test_one_of_many_that_race_gets_it(tmp_path):
@@ -79,7 +80,7 @@ def test_one_of_many_that_race_gets_it(tmp_path):
     for process in processes:
         process.communicate("\n")
     assert answers.count("held\n") == 1
-    assert all(answer == "held\n" or "is in use by" in answer for answer in answers)
+    assert all(answer == "held\n" or "in use by" in answer for answer in answers)
 
 
 def test_twice_in_one_process(tmp_path):
@@ -88,7 +89,7 @@ def test_twice_in_one_process(tmp_path):
             lock(tmp_path).__enter__()
         process = holder(tmp_path)
         output, _ = process.communicate("\n")
-        assert "is in use by" in output
+        assert "in use by" in output
 
 
 def test_a_folder_that_can_not_be_written(tmp_path, monkeypatch):
@@ -96,17 +97,17 @@ def test_a_folder_that_can_not_be_written(tmp_path, monkeypatch):
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(UserError, match="can't go on: Read-only file system"), lock(tmp_path):
+    with pytest.raises(UserError, match="can't write: Read-only file system"), lock(tmp_path):
         pass
 
 
 def test_on_a_full_disk_it_still_keeps_others_out(tmp_path, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", refuse)
+        patch.setattr(files, "write", refuse)
         with lock(tmp_path):
             process = holder(tmp_path)
             answer, _ = process.communicate("\n")
-    assert answer == f"{tmp_path} is in use by another process\n"
+    assert answer == f"{tmp_path}: in use by another process\n"

@@ -9,7 +9,7 @@ import torch
 from train_helpers import small
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.training.engine import train
+from mpelu.lab.training.launch import train
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,9 @@ from mpelu.lab.training.engine import train
         ({"model": "resnet-21"}, "expected a depth of 6n"),
         ({"model": "resmet-20"}, "closest: 'resnet-20'"),
         ({"model_options": {"depth": 3}}, "resnet-8: option"),
-        ({"model_options": {"num_classes": 100}}, "expected num_classes=10 as the data have"),
-        ({"model_options": {"in_channels": 3}}, "expected in_channels=1 as the data have"),
-        ({"model_options": {"alpha": 1}}, "expected alpha as an option of its own"),
+        ({"model_options": {"num_classes": 100}}, "expected num_classes=10, as the data has"),
+        ({"model_options": {"in_channels": 3}}, "expected in_channels=1, as the data has"),
+        ({"model_options": {"alpha": 1}}, "give alpha as --alpha instead"),
         ({"model": "all-cnn-c", "model_options": {}}, "of 9x9 or larger"),
         ({"model": "plain-15", "model_options": {}}, "input_size"),
         (
@@ -29,7 +29,7 @@ from mpelu.lab.training.engine import train
         ),
         ({"activation": "gelu"}, "activation: expected one of"),
         ({"activation": "relu", "beta": 1.0}, "beta: expected None"),
-        ({"linear_std": (0.1, 0.1)}, "linear_std: expected 1 numbers"),
+        ({"linear_std": (0.1, 0.1)}, "linear_std: expected 1 number, one per linear layer, got 2"),
         ({"device": "cuda"}, "device: expected a GPU"),
     ],
 )
@@ -37,7 +37,7 @@ def test_what_does_not_fit_is_told_before_anything_is_written(tmp_path, values, 
     if "device" in values and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(UserError, match=expected) as told:
-        train(small(**values), tmp_path / "run", quiet=True)
+        train(small(**values), tmp_path / "run")
     assert "\n" not in str(told.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -47,34 +47,34 @@ def test_a_batch_of_one_where_batch_norm_needs_more(tmp_path):
         model="plain-15", model_options={"width": 2, "fc_width": 8}, image_size=19, augment="none",
         train_limit=41,
     )  # fmt: skip
-    with pytest.raises(UserError, match="expected a network that takes 1 images of 1 x 19 x 19"):
-        train(config, tmp_path / "run", quiet=True)
+    with pytest.raises(UserError, match="can't take a batch of 1 image of 1 x 19 x 19"):
+        train(config, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("precious")
-    with pytest.raises(UserError, match="expected a folder that is empty or not there yet"):
-        train(small(), tmp_path, quiet=True)
+    with pytest.raises(UserError, match="expected a new or empty directory, got one"):
+        train(small(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_file_is_no_run_folder(tmp_path):
     (tmp_path / "mine").write_text("precious")
-    with pytest.raises(UserError, match=r"expected a folder .* got a file"):
-        train(small(), tmp_path / "mine", quiet=True)
+    with pytest.raises(UserError, match=r"expected a directory for the run, got a file"):
+        train(small(), tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "precious"
 
 
 def test_an_empty_folder_is_taken(tmp_path):
     (tmp_path / "run").mkdir()
-    assert train(small(epochs=1), tmp_path / "run", quiet=True).state == "finished"
+    assert train(small(epochs=1), tmp_path / "run").state == "finished"
 
 
 def test_a_place_that_can_not_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="can't be made"):
-        train(small(epochs=1), tmp_path / "file" / "run", quiet=True)
+        train(small(epochs=1), tmp_path / "file" / "run")
 
 
 def test_tensorboard_not_installed(tmp_path, monkeypatch):

@@ -13,9 +13,11 @@ import pytest
 from train_helpers import begin, equal, final, rows, small, status
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import checkpoint, files
-from mpelu.lab.training import loop
-from mpelu.lab.training.engine import resume, train
+from mpelu.lab.run import checkpoint, files, metrics
+from mpelu.lab.run.metrics import read_rows
+from mpelu.lab.training.display import Lines
+from mpelu.lab.training.launch import resume, train
+from mpelu.lab.training.trainer import Trainer
 
 
 class Stop(Exception):
@@ -24,7 +26,7 @@ class Stop(Exception):
 
 def stopped_after(monkeypatch, step, action, *arguments, **options):
     """The process ends after this step, before anything is written of it."""
-    after = loop.Loop._after
+    after = Trainer._after_step
 
     def stopping(self, lr, stopping):
         if self.state.step == step:
@@ -32,7 +34,7 @@ def stopped_after(monkeypatch, step, action, *arguments, **options):
         after(self, lr, stopping)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Loop, "_after", stopping)
+        patch.setattr(Trainer, "_after_step", stopping)
         with pytest.raises(Stop):
             action(*arguments, **options)
 
@@ -58,36 +60,36 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_resumed_in_the_middle_of_an_epoch(tmp_path, monkeypatch, variant):
     config = small(checkpoint_every=3, **VARIANTS[variant])
-    train(config, tmp_path / "whole", quiet=True)
-    stopped_after(monkeypatch, 8, train, config, tmp_path / "broken", quiet=True)
+    train(config, tmp_path / "whole")
+    stopped_after(monkeypatch, 8, train, config, tmp_path / "broken")
     assert checkpoint.steps_of(tmp_path / "broken")[-1] == 6
-    stopped_after(monkeypatch, 12, resume, tmp_path / "broken", quiet=True)
-    outcome = resume(tmp_path / "broken", quiet=True)
+    stopped_after(monkeypatch, 12, resume, tmp_path / "broken")
+    outcome = resume(tmp_path / "broken")
     assert outcome.state == "finished"
     assert equal(final(tmp_path / "broken"), final(tmp_path / "whole"))
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(small(seed=seed, epochs=1), tmp_path / name, quiet=True)
+        train(small(seed=seed, epochs=1), tmp_path / name)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
     assert weights["a"] == weights["b"] != weights["c"]
 
 
 def test_stopped_before_the_first_checkpoint(tmp_path, monkeypatch, capsys):
     config = small()
-    train(config, tmp_path / "whole", quiet=True)
-    stopped_after(monkeypatch, 4, train, config, tmp_path / "broken", quiet=True)
+    train(config, tmp_path / "whole")
+    stopped_after(monkeypatch, 4, train, config, tmp_path / "broken")
     assert status(tmp_path / "broken")["state"] == "failed"
-    resume(tmp_path / "broken")
-    assert "from the start: no checkpoint yet" in capsys.readouterr().out
+    resume(tmp_path / "broken", display=Lines())
+    assert "starting again: there is no checkpoint yet" in capsys.readouterr().out
     assert equal(final(tmp_path / "broken"), final(tmp_path / "whole"))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "whole"
-    train(small(checkpoint_every=3), run, quiet=True)
+    train(small(checkpoint_every=3), run)
     return final(run)
 
 
@@ -101,19 +103,19 @@ def test_a_save_interrupted_at_each_stage_leaves_a_run_that_goes_on(
     with monkeypatch.context() as patch:
         break_write(patch, path, stage, Stop())
         with pytest.raises(Stop):
-            train(config, tmp_path / "broken", quiet=True)
+            train(config, tmp_path / "broken")
     found = checkpoint.steps_of(tmp_path / "broken")
     assert found == ([3, 5, 6] if (suffix, stage) == (".pt", "folder") else [3, 5])
     for step in found:
         checkpoint.load(checkpoint.path_of(tmp_path / "broken", step))
-    resume(tmp_path / "broken", quiet=True)
+    resume(tmp_path / "broken")
     assert equal(final(tmp_path / "broken"), whole)
 
 
 def break_write(patch, target, stage, error):
     """Writing the target file comes to its end at a stage, with part of the data written."""
     temporary = str(target) + files.TEMPORARY
-    real = {"open": open, "fsync": os.fsync, "replace": os.replace, "folder": files.sync_folder}
+    real = {"open": open, "fsync": os.fsync, "replace": os.replace, "folder": files.sync_directory}
     at_work = []
 
     class Broken:
@@ -153,7 +155,7 @@ def break_write(patch, target, stage, error):
     patch.setattr(files, "open", opening, raising=False)
     patch.setattr(files.os, "fsync", failing("fsync"))
     patch.setattr(files.os, "replace", failing("replace"))
-    patch.setattr(files, "sync_folder", failing("folder"))
+    patch.setattr(files, "sync_directory", failing("folder"))
 
 
 @pytest.mark.parametrize("stage", ["open", "write", "fsync"])
@@ -163,38 +165,38 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(tmp_path, monkeypatch, st
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         break_write(patch, checkpoint.path_of(run, 6), stage, full)
         with pytest.raises(UserError, match=r"No space left on device.*was saved before is intact"):
-            train(small(checkpoint_every=3), run, quiet=True)
+            train(small(checkpoint_every=3), run)
     assert not list(run.rglob(f"*{files.TEMPORARY}"))
     assert status(run)["state"] == "failed"
-    assert resume(run, quiet=True).state == "finished"
+    assert resume(run).state == "finished"
 
 
 def test_a_full_disk_while_logging(tmp_path, monkeypatch):
     def write(self, row):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(loop.Lines, "write", write)
+    monkeypatch.setattr(metrics.Log, "write", write)
     with pytest.raises(UserError, match="No space left on device"):
-        train(small(), tmp_path / "run", quiet=True)
+        train(small(), tmp_path / "run")
 
 
 def test_a_run_folder_lost_on_the_way(tmp_path, monkeypatch):
-    after = loop.Loop._after
+    after = Trainer._after_step
 
     def losing(self, lr, stopping):
         if self.state.step == 7:
             self.run.rename(tmp_path / "elsewhere")
         after(self, lr, stopping)
 
-    monkeypatch.setattr(loop.Loop, "_after", losing)
+    monkeypatch.setattr(Trainer, "_after_step", losing)
     with pytest.raises(UserError, match="the run folder is gone"):
-        train(small(), tmp_path / "run", quiet=True)
+        train(small(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_killed_at_random_moments(tmp_path):
     config = small(epochs=8, checkpoint_every=2, log_every=1)
-    train(config, tmp_path / "whole", quiet=True)
+    train(config, tmp_path / "whole")
     run = tmp_path / "broken"
     chance = random.Random(0)
     kills = 0
@@ -209,7 +211,7 @@ def test_killed_at_random_moments(tmp_path):
         assert process.exitcode == -signal.SIGKILL
         kills += 1
     assert newest(run) > 0
-    assert resume(run, quiet=True).state == "finished"
+    assert resume(run).state == "finished"
     assert equal(final(run), final(tmp_path / "whole"))
     assert [row["step"] for row in rows(run) if row["kind"] == "step"] == [*range(1, 41)]
 
@@ -221,7 +223,7 @@ def newest(run):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_a_run_after_its_step(whole, tmp_path, monkeypatch, number, code):
     run = tmp_path / "run"
-    after = loop.Loop._after
+    after = Trainer._after_step
 
     def signalling(self, lr, stopping):
         if self.state.step == 6:
@@ -229,14 +231,14 @@ def test_signals_end_a_run_after_its_step(whole, tmp_path, monkeypatch, number, 
         after(self, lr, stopping)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Loop, "_after", signalling)
-        outcome = train(small(checkpoint_every=3), run, quiet=True)
+        patch.setattr(Trainer, "_after_step", signalling)
+        outcome = train(small(checkpoint_every=3), run)
     assert (outcome.state, outcome.step, outcome.exit_code) == ("interrupted", 7, code)
     told = status(run)
     assert (told["state"], told["step"]) == ("interrupted", 7)
     assert number.name in told["message"]
     assert checkpoint.steps_of(run)[-1] == 7
-    assert resume(run, quiet=True).state == "finished"
+    assert resume(run).state == "finished"
     assert equal(final(run), whole)
 
 
@@ -246,7 +248,7 @@ def signal_twice():
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    loop.Loop._after = signalling
+    Trainer._after_step = signalling
 
 
 def test_a_second_signal_ends_at_once(tmp_path):
@@ -257,37 +259,35 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 def test_handlers_are_as_before(tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    train(small(epochs=1), tmp_path / "run", quiet=True)
+    train(small(epochs=1), tmp_path / "run")
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_a_run_that_has_ended_is_not_trained_again(tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
-    first = train(small(epochs=1), run, quiet=True)
-    monkeypatch.setattr(loop.Loop, "run_all", None)
-    assert resume(run) == first
-    assert "has ended: finished after 5 steps" in capsys.readouterr().out
+    first = train(small(epochs=1), run)
+    monkeypatch.setattr(Trainer, "fit", None)
+    assert resume(run, display=Lines()) == first
+    assert "has already ended: finished after 5 steps" in capsys.readouterr().out
 
 
 def test_another_config_is_refused_with_the_difference(tmp_path):
     run = tmp_path / "run"
-    train(small(epochs=1), run, quiet=True)
+    train(small(epochs=1), run)
     before = sorted(run.rglob("*"))
     with pytest.raises(UserError) as told:
         resume(run, changes={"lr": 0.2, "seed": 0, "data_dir": "elsewhere"})
-    assert str(told.value).endswith(
-        "expected the settings the run began with, got lr: 0.1 in the run, 0.2 given"
-    )
+    assert str(told.value) == "lr: the run has 0.1 and can't change to 0.2"
     assert sorted(run.rglob("*")) == before
 
 
 def test_other_data_are_refused(tmp_path, monkeypatch):
     run = tmp_path / "run"
-    stopped_after(monkeypatch, 8, train, small(), run, quiet=True)
+    stopped_after(monkeypatch, 8, train, small(), run)
     data = (run / "data.json").read_text()
     (run / "data.json").write_text(data.replace('"fingerprint": "', '"fingerprint": "0'))
-    with pytest.raises(UserError, match="expected the data the run began with"):
-        resume(run, quiet=True)
+    with pytest.raises(UserError, match="expected the data the run was trained on"):
+        resume(run)
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"{", b"[]", b'{"lr": 1e999}'])
@@ -300,23 +300,83 @@ def test_a_config_that_can_not_be_read(tmp_path, text):
 
 def test_folders_that_are_gone_are_made_again(whole, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    stopped_after(monkeypatch, 8, train, small(checkpoint_every=3), run, quiet=True)
+    stopped_after(monkeypatch, 8, train, small(checkpoint_every=3), run)
     for name in ("checkpoints", "activations"):
         shutil.rmtree(run / name)
-    resume(run, quiet=True)
+    resume(run)
     assert equal(final(run), whole)
 
 
 def test_other_threads_are_told(tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
-    stopped_after(monkeypatch, 8, train, small(), run, quiet=True)
+    stopped_after(monkeypatch, 8, train, small(), run)
     path = run / "environment.json"
     path.write_text(path.read_text().replace('"threads": 1', '"threads": 7'))
-    resume(run)
-    told = "the last bits may come out otherwise: threads 7 then, 1 now\n"
-    assert told in capsys.readouterr().out
+    resume(run, display=Lines())
+    assert capsys.readouterr().err == (
+        "warning: results may not be bit-identical, because the environment changed: "
+        "threads was 7, is 1\n"
+    )
 
 
 def test_no_run_folder(tmp_path):
-    with pytest.raises(UserError, match=r"expected a run folder with config\.json"):
+    with pytest.raises(UserError, match=r"expected a run folder \(with config\.json\), got none"):
         resume(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"epochs": 2, "milestones": (1,)},
+        {"epochs": None, "iterations": 10, "test_every": 5, "milestones": (7,)},
+    ],
+)
+def test_an_extended_run_equals_one_that_was_longer_from_the_start(tmp_path, values):
+    longer = {"epochs": 3} if values["epochs"] else {"iterations": 15}
+    train(small(**values), tmp_path / "extended")
+    train(small(**{**values, **longer}), tmp_path / "whole")
+    outcome = resume(tmp_path / "extended", changes=longer)
+    assert (outcome.state, outcome.step) == ("finished", 15)
+    assert equal(final(tmp_path / "extended"), final(tmp_path / "whole"))
+    (event,) = read_rows(tmp_path / "extended" / "history.jsonl")[0]
+    assert (event["event"], event["step"], event["changes"]) == ("extended", 10, longer)
+
+
+def test_an_extension_killed_at_its_start_goes_on(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    train(small(epochs=2), run)
+    stopped_after(monkeypatch, 11, resume, run, changes={"epochs": 3})
+    assert not (run / "model.safetensors").exists()
+    assert resume(run).step == 15
+    train(small(epochs=3), tmp_path / "whole")
+    assert equal(final(run), final(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 1}, "epochs: the run has 2 and can be extended, but not cut short"),
+        ({"iterations": 30}, "iterations: the run counts epochs; extend it with --epochs"),
+        ({"epochs": 3, "seed": 1}, "seed: the run has 0 and can't change to 1"),
+        ({"speed": 3}, "config: unknown field 'speed'; did you mean 'seed'?"),
+    ],
+)
+def test_changes_a_run_can_not_take(tmp_path, changes, message):
+    run = tmp_path / "run"
+    train(small(epochs=2), run)
+    with pytest.raises(UserError) as told:
+        resume(run, changes=changes)
+    assert str(told.value) == message
+    assert not (run / "history.jsonl").exists()
+    assert resume(run).step == 10
+
+
+def test_what_does_not_decide_the_result_may_change(tmp_path, monkeypatch):
+    run, config = tmp_path / "run", small(checkpoint_every=3)
+    train(config, tmp_path / "whole")
+    stopped_after(monkeypatch, 8, train, config, run)
+    assert resume(run, changes={"checkpoint_every": 7, "data_dir": "elsewhere"}).step == 15
+    found, expected = final(run), final(tmp_path / "whole")
+    assert b'"checkpoint_every": 7' in found.pop("config.json")
+    expected.pop("config.json")
+    assert equal(found, expected)

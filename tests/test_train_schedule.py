@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from train_helpers import small
 
-from mpelu.lab.training.order import batches_of, parts_of, share
-from mpelu.lab.training.randomness import mix
+from mpelu.lab.training.distributed import World
 from mpelu.lab.training.schedule import Schedule
+from mpelu.lab.training.seeds import derive, epoch_batches
+from mpelu.lab.training.step import GradientStep
 
 
 def test_lr_by_epochs():
@@ -50,13 +52,13 @@ def test_tests_checkpoints_and_lines_by_epochs():
     assert due(schedule.tests, 15) == [6, 12, 15]
     assert due(schedule.saves, 15) == [4, 6, 8, 12, 15]
     assert due(schedule.logs, 15) == [7, 14]
-    assert due(schedule.starts_sums, 15) == [3, 6, 9, 12, 15]
+    assert due(schedule.resets_means, 15) == [3, 6, 9, 12, 15]
 
 
 def test_tests_by_iterations():
     schedule = Schedule.of(small(epochs=None, iterations=10, test_every=4, batch_size=50), 101)
     assert due(schedule.tests, 10) == [4, 8, 10]
-    assert due(schedule.starts_sums, 10) == [4, 8, 10]
+    assert due(schedule.resets_means, 10) == [4, 8, 10]
     assert schedule.epochs == 4
 
 
@@ -76,14 +78,27 @@ def test_at_most_fifty_snapshots_and_the_first_and_last():
     seed=st.integers(0, 3),
 )
 def test_every_sample_once_whoever_computes_it(count, batch_size, size, accumulate, seed):
-    batches = batches_of(count, batch_size, seed, 1)
+    batches = epoch_batches(count, batch_size, seed, 1)
     assert len(batches) == -(-count // batch_size)
     assert all(len(batch) == batch_size for batch in batches[:-1])
     seen = []
+    config = small(batch_size=320, accumulate=accumulate)
+    cpu, model = torch.device("cpu"), torch.nn.Linear(1, 1)
+    worlds = [World(device=cpu, rank=rank, size=size) for rank in range(size)]
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    steps = [
+        GradientStep(config=config, model=model, wrapped=model, scaler=scaler, world=world, steps=1)
+        for world in worlds
+    ]
     for batch in batches:
-        shares = [share(batch, rank, size) for rank in range(size)]
+        shares = [world.share(batch) for world in worlds]
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
-        parts = [part.tolist() for each in shares for part in parts_of(each, accumulate)]
+        parts = []
+        for mine, step in zip(shares, steps, strict=True):
+            if len(mine):
+                parts += [part.tolist() for part in step.parts(batch)]
+            else:
+                assert step.parts(batch)[0].tolist() == batch[:1].tolist()
         assert all(parts)
         assert [index for part in parts for index in part] == batch.tolist()
         seen += batch.tolist()
@@ -92,11 +107,11 @@ def test_every_sample_once_whoever_computes_it(count, batch_size, size, accumula
 
 def test_each_epoch_has_an_order_of_its_own():
     orders = {
-        tuple(batches_of(50, 50, seed, epoch)[0].tolist()) for seed in (0, 1) for epoch in (1, 2)
+        tuple(epoch_batches(50, 50, seed, epoch)[0].tolist()) for seed in (0, 1) for epoch in (1, 2)
     }
     assert len(orders) == 4
 
 
 def test_seeds_are_the_same_in_every_process():
-    assert mix(0, 1, "augment") == 585545271812402559
-    assert mix(1, 11) != mix(11, 1) != mix(1, 1, 1)
+    assert derive(0, 1, "augment") == 585545271812402559
+    assert derive(1, 11) != derive(11, 1) != derive(1, 1, 1)

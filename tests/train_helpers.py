@@ -12,7 +12,7 @@ import torch
 
 from mpelu.lab.config import Config
 from mpelu.lab.run import checkpoint
-from mpelu.lab.training import engine
+from mpelu.lab.training import launch
 
 SMALL: dict[str, Any] = {
     "train_limit": 96,
@@ -67,7 +67,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 _SERVER = multiprocessing.get_context("forkserver")
 # Its processes find all of it loaded, which otherwise takes most of their time.
-_SERVER.set_forkserver_preload(["mpelu.lab.training.engine", "sklearn.datasets", "torch._dynamo"])
+_SERVER.set_forkserver_preload(["mpelu.lab.training.launch", "sklearn.datasets", "torch._dynamo"])
 
 
 def begin(
@@ -84,6 +84,6 @@ def _train_or_resume(run: Path, config: str, setup: Callable[[], None] | None) -
     if setup is not None:
         setup()
     if run.exists():
-        engine.resume(run, quiet=True)
+        launch.resume(run)
     else:
-        engine.train(Config.from_json(config), run, quiet=True)
+        launch.train(Config.from_json(config), run)

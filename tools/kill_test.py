@@ -22,7 +22,7 @@ from typing import Any
 CHILD = """
 import sys, time
 from pathlib import Path
-from mpelu.lab.training import engine
+from mpelu.lab.training import launch
 from mpelu.lab.run import files
 from mpelu.lab.config import Config
 
@@ -53,9 +53,9 @@ files.os.replace = replacing
 files.write = writing
 print("ready", flush=True)
 if (run / "config.json").exists():
-    engine.resume(run, quiet=True)
+    launch.resume(run)
 else:
-    engine.train(Config.from_json(Path(sys.argv[3]).read_text()), run, quiet=True)
+    launch.train(Config.from_json(Path(sys.argv[3]).read_text()), run)
 """
 STAGES = (
     "anywhere", "half written", "anywhere", "before rename", "at the start", "after rename",
@@ -79,7 +79,7 @@ def compare(folder: Path, kills: int, chance: random.Random) -> int:
 
     from mpelu.lab.config import Config
     from mpelu.lab.run import checkpoint
-    from mpelu.lab.training.engine import train
+    from mpelu.lab.training.launch import train
 
     torch.set_num_threads(1)
     # Long enough that a resumed process never comes to the end between two kills.
@@ -90,7 +90,7 @@ def compare(folder: Path, kills: int, chance: random.Random) -> int:
     )  # fmt: skip
     (folder / "config.json").write_text(config.to_json())
     began = time.monotonic()
-    outcome = train(config, folder / "whole", quiet=True)
+    outcome = train(config, folder / "whole")
     print(f"unbroken: {outcome.message} ({time.monotonic() - began:.0f} s)", flush=True)
     broken = folder / "broken"
     for number in range(1, kills + 1):

@@ -1,4 +1,4 @@
-"""On what a run ran: environment.json."""
+"""The machine and the versions that a result depends on."""
 
 from __future__ import annotations
 
@@ -8,53 +8,52 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mpelu import __version__, kernels
 
-if TYPE_CHECKING:
-    from mpelu.lab.training.distributed import World
-
 _PACKAGES = ("numpy", "safetensors", "scikit-learn", "pillow")
 
 
-def machine() -> dict[str, Any]:
-    """Versions and hardware that measurements depend on."""
+def describe_machine() -> dict[str, Any]:
+    """Processor, GPU, system and versions."""
     return {
-        "mpelu": __version__,
-        "kernel": str(kernels.backend()),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "system": platform.platform(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "mpelu": __version__,
     }
 
 
-def describe(world: World) -> dict[str, Any]:
-    """Versions, processor, threads, revision and command."""
-    cuda = world.device.type == "cuda"
+def describe_process(device: torch.device, processes: int = 1) -> dict[str, Any]:
+    """The machine, and how a run uses it: kernel, threads, packages, revision and command."""
     return {
-        **machine(),
-        "command": sys.argv,
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        **describe_machine(),
+        "kernel": str(kernels.backend()),
         "threads": torch.get_num_threads(),
-        "device": str(world.device),
-        "gpu": torch.cuda.get_device_name(world.device) if cuda else None,
-        "processes": world.size,
+        "device": str(device),
+        "processes": processes,
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
         "revision": _revision(Path(__file__).parent),
+        "command": sys.argv,
     }
 
 
-def changes(before: dict[str, Any], world: World) -> list[str]:
-    """What differs from an environment before, of all that the bits of a result hang on."""
-    now = describe(world)
+def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs between two environments of what can change the last bits of a result.
+
+    Example:
+        >>> changed({"torch": "2.13.0", "threads": 2}, {"torch": "2.13.0", "threads": 1})
+        ['threads was 2, is 1']
+    """
     names = ("mpelu", "kernel", "torch", "cpu", "threads", "device", "gpu", "processes")
     return [
-        f"{name} {before[name]} then, {now[name]} now"
+        f"{name} was {before[name]}, is {now[name]}"
         for name in names
         if name in before and before[name] != now[name]
     ]
@@ -77,7 +76,7 @@ def _cpu() -> str:
 
 
 def _revision(folder: Path) -> str | None:
-    """Of the git repository mpelu is run from, with a mark if files were changed since."""
+    """The commit of the git repository that mpelu runs from, marked if files have changed."""
     try:
         answer = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],

@@ -86,10 +86,11 @@ def plural(count: int, noun: str) -> str:
     """The count with its noun in the right form.
 
     Example:
-        >>> plural(1, "epoch"), plural(1437, "image")
-        ('1 epoch', '1,437 images')
+        >>> plural(1, "epoch"), plural(1437, "image"), plural(2, "process")
+        ('1 epoch', '1,437 images', '2 processes')
     """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def one_line(error: BaseException) -> str:

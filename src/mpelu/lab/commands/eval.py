@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpelu.lab.training.restore import Restored
+    from mpelu.lab.training.trained import TrainedNetwork
 
 WHICH = ("final", "best", "last")
 
@@ -24,9 +24,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def restored(arguments: argparse.Namespace) -> Restored:
+def restored(arguments: argparse.Namespace) -> TrainedNetwork:
     """The network those options name; says so if it isn't that of the end."""
-    from mpelu.lab.training.restore import load_network
+    from mpelu.lab.training.trained import load_network
 
     found = load_network(arguments.folder, arguments.which)
     if arguments.which == "final" and found.source.parent != arguments.folder:
@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from mpelu.lab import data
-    from mpelu.lab.training.restore import check_data, evaluate
+    from mpelu.lab.training.evaluation import evaluate
+    from mpelu.lab.training.trained import check_data
 
     network = restored(arguments)
     config = network.config

@@ -71,24 +71,26 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from mpelu.lab.training.display import for_terminal
+
     values = given(arguments)
     how = {
         "mirror": arguments.mirror,
-        "quiet": arguments.quiet,
+        "display": None if arguments.quiet else for_terminal(),
         "tensorboard": arguments.tensorboard,
     }
     if arguments.resume is not None:
         for name in ("preset", "config", "out"):
             if getattr(arguments, name) is not None:
                 raise UserError(f"--resume: expected no --{name} beside it, got one")
-        from mpelu.lab.training import engine
+        from mpelu.lab.training import launch
 
-        return engine.resume(arguments.resume, changes=values, **how).exit_code
+        return launch.resume(arguments.resume, changes=values, **how).exit_code
     config = Config.from_values({**_base(arguments), **values})
     out = arguments.out or default_out(config)
-    from mpelu.lab.training import engine
+    from mpelu.lab.training import launch
 
-    return engine.train(config, out, **how).exit_code
+    return launch.train(config, out, **how).exit_code
 
 
 def _base(arguments: argparse.Namespace) -> dict[str, Any]:

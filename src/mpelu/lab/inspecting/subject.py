@@ -15,8 +15,8 @@ from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.inspecting.learned import Learned, learned_parameters
 from mpelu.lab.training import network
-from mpelu.lab.training.prepare import example_for
-from mpelu.lab.training.restore import load_network
+from mpelu.lab.training.trained import load_network
+from mpelu.lab.training.trainer import example_images
 
 _MOST_IMAGES = 64
 _MOST_PIXELS = 2**19
@@ -79,7 +79,7 @@ def of_config(config: Config, images: int) -> Subject:
     network.check_name(config)
     device = _device(config)
     dataset = data.load(config, device)
-    example = example_for(config, dataset) if config.init == "lsuv" else None
+    example = example_images(config, dataset) if config.init == "lsuv" else None
     channels, size = dataset.channels, dataset.size
     model = network.build(config, len(dataset.classes), channels, size, example)
     batches = _batches(dataset, images)

@@ -19,12 +19,13 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from mpelu.lab.config import Config
 from mpelu.lab.run import files
 from mpelu.lab.run.folder import CHECKPOINTS, WEIGHTS
 
 KEPT = 2
+OTHER_SETTINGS = "it belongs to a run with other settings"
 FORMAT = 2
-"""Format 1 had the same contents, with a fingerprint of version 1 under "config"."""
 _NAME = re.compile(r"step-(\d+)\.(pt|safetensors)")
 
 
@@ -62,7 +63,7 @@ def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
     path = path_of(run, step)
     files.write(path.with_suffix(".safetensors"), to_bytes(contents["model"]))
     buffer = io.BytesIO()
-    torch.save({"format": FORMAT, **contents}, buffer)
+    torch.save({**contents, "format": FORMAT}, buffer)
     files.write(path, buffer.getbuffer().tobytes())
     if best:
         mark_best(run, step)
@@ -110,6 +111,25 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(contents, dict) or contents.get("format") not in (1, FORMAT):
         raise CheckpointError("it isn't a checkpoint, or a newer mpelu wrote it")
     return contents
+
+
+def migrate(contents: dict[str, Any], config: Config) -> dict[str, Any]:
+    """The contents of a checkpoint in the current format.
+
+    Format 1 differs in the fingerprint under "config", which covered the length of the run too.
+
+    Args:
+        contents: as `load` returns them.
+        config: the config of the run folder.
+
+    Raises:
+        CheckpointError: if it belongs to another run.
+    """
+    if contents["format"] == FORMAT:
+        return contents
+    if contents.get("config") != config.fingerprint(1):
+        raise CheckpointError(OTHER_SETTINGS)
+    return {**contents, "format": FORMAT, "config": config.fingerprint()}
 
 
 def set_aside(path: Path) -> None:

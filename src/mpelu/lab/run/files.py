@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,15 @@ def remove_temporary(directory: Path) -> None:
     """Removes what a killed process left half written."""
     for path in directory.glob(f"*{TEMPORARY}"):
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def reporting_disk_errors(run: Path) -> Iterator[None]:
+    """Turns an OSError in its body into `disk_error`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(run, error) from error
 
 
 def disk_error(run: Path, error: OSError) -> UserError:

@@ -231,6 +231,11 @@ def write_config(run: Path, config: Config) -> None:
     files.write_json(run / CONFIG, {"schema": SCHEMA, **asdict(config)})
 
 
+def remove_weights(run: Path) -> None:
+    """Removes the final weights of a run that is being extended."""
+    (run / WEIGHTS).unlink(missing_ok=True)
+
+
 def make_directories(run: Path) -> None:
     """Makes the directories inside a run folder that don't exist."""
     for name in (CHECKPOINTS, snapshots.FOLDER):

@@ -106,7 +106,8 @@ def steps_on_noise(config: Config, batch_size: int) -> tuple[Step, Step]:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from mpelu.lab.training import network, optimizer
+    from mpelu.lab.training import network
+    from mpelu.lab.training.optimizers import build_optimizer
 
     info = registry.find(config.data)
     _, size = registry.image_sizes(config)
@@ -114,7 +115,7 @@ def steps_on_noise(config: Config, batch_size: int) -> tuple[Step, Step]:
     # Every initialization makes steps equally fast, and some need data.
     chosen = replace(config, init="own", linear_std=None)
     model = network.build(chosen, info.num_classes, info.channels, size)
-    sgd = optimizer.make(model, config, info.channels, size)
+    sgd = build_optimizer(model, config, info.channels, size)
     model.to(device)
     generator = torch.Generator().manual_seed(0)
     shape = (batch_size, info.channels, size, size)

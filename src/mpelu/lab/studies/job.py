@@ -51,18 +51,20 @@ def perform(job: Job, *, progress: bool = False) -> JobOutcome:
         job: the run.
         progress: print the run's progress.
     """
-    from mpelu.lab.training.engine import resume, train
+    from mpelu.lab.training.display import for_terminal
+    from mpelu.lab.training.launch import resume, train
 
+    display = for_terminal() if progress else None
     folder = Path(job.folder)
     try:
         if runs.is_run(folder):
             changes: dict[str, Any] = {}
             if job.config.data_dir is not None:
                 changes["data_dir"] = job.config.data_dir
-            outcome = resume(folder, changes=changes, quiet=not progress)
+            outcome = resume(folder, changes=changes, display=display)
         else:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            outcome = train(job.config, folder, quiet=not progress)
+            outcome = train(job.config, folder, display=display)
     except Exception as error:
         return failed(job.name, error)
     return JobOutcome(name=job.name, state=outcome.state, message=outcome.message)

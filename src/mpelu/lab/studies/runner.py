@@ -157,7 +157,7 @@ def _summarize(gathered: Gathered) -> Result:
 
     result = (gathered.study.summarize or summary.table)(gathered)
     figures = result.figures or drawing.draw(result.plots, gathered.folder)
-    return replace(result, figures=figures, environment=environment.machine())
+    return replace(result, figures=figures, environment=environment.describe_machine())
 
 
 def _no_space(out: Path, message: str) -> UserError:

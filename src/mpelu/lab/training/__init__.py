@@ -1,0 +1,1 @@
+"""Training: from a config to a run folder. `trainer.py` is the place to start reading."""

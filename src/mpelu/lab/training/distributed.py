@@ -1,4 +1,4 @@
-"""The processes of a run: one, or those torchrun started."""
+"""The processes of a run: this one alone, or those started by torchrun."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
 
 from mpelu.lab.errors import UserError
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """Who takes part and which of them this process is."""
+    """The processes of a run, seen from one of them."""
 
     device: torch.device
     rank: int = 0
@@ -27,8 +28,12 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes and prints."""
+        """Whether this process writes files and shows progress."""
         return self.rank == 0
+
+    def share(self, indices: Tensor) -> Tensor:
+        """This process's part of the indices: contiguous, and equal in length up to one."""
+        return indices.tensor_split(self.size)[self.rank]
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The sums over all processes, in double precision."""
@@ -39,77 +44,88 @@ class World:
         return tensor.tolist()
 
     def gather(self, value: T) -> list[T]:
-        """The values of all processes in order of rank."""
+        """The values of all processes, in order of rank. Also a barrier."""
         if self.size == 1:
             return [value]
         values: list[T] = [value] * self.size
         dist.all_gather_object(values, value)
         return values
 
-    def same_buffers(self, model: torch.nn.Module) -> None:
-        """Gives every process the main one's buffers: each has statistics of its own samples."""
+    def broadcast_buffers(self, model: torch.nn.Module) -> None:
+        """Gives every process the buffers of the main one, such as batch norm statistics."""
         if self.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
     def on_main(self, action: Callable[[], T]) -> T | None:
-        """Runs the action in the main process; all raise its UserError."""
+        """Runs the action in the main process; if it raises UserError, all processes do."""
         result, error = None, None
         if self.is_main:
-            try:
-                result = action()
-            except UserError as raised:
-                error = str(raised)
+            result, error = _attempt(action)
         self._raise_first(error)
         return result
 
-    def in_turn(self, action: Callable[[], T]) -> T:
-        """Runs the action in the main process, then in the others, so that they find its files."""
+    def main_first(self, action: Callable[[], T]) -> T:
+        """Runs the action in the main process, then in the others, which find its files."""
         result = self.on_main(action)
         error = None
         if not self.is_main:
-            try:
-                result = action()
-            except UserError as raised:
-                error = str(raised)
+            result, error = _attempt(action)
         self._raise_first(error)
         assert result is not None
         return result
 
-    def _raise_first(self, error: str | None) -> None:
-        for each in self.gather(error):
+    def _raise_first(self, error: UserError | None) -> None:
+        told = None if error is None else (error.message, error.field)
+        for each in self.gather(told):
             if each is not None:
-                raise UserError(each)
+                message, field = each
+                raise UserError(message, field=field) from error
+
+
+def _attempt(action: Callable[[], T]) -> tuple[T | None, UserError | None]:
+    try:
+        return action(), None
+    except UserError as error:
+        return None, error
+
+
+def device_for(name: str) -> torch.device:
+    """The device that "auto", "cpu" or "cuda" stands for on this machine.
+
+    Raises:
+        UserError: for "cuda" where torch has no GPU.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("expected a GPU that torch can use, got none", field="device")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 @contextlib.contextmanager
 def join(device: str) -> Iterator[World]:
-    """The processes torchrun started, told by its environment variables, or this one alone.
+    """Joins the processes that torchrun started, or stands for this one alone.
 
-    A process group that is there already is taken as it is.
+    An existing process group is used as it is.
 
     Args:
         device: "auto", "cpu" or "cuda".
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: expected a GPU that torch can use, got none")
-    kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    place = device_for(device)
     size = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if size == 1:
-        yield World(device=torch.device(kind))
+        yield World(device=place)
         return
-    place = torch.device(kind)
-    if kind == "cuda":
-        place = torch.device(kind, int(os.environ["LOCAL_RANK"]))
+    if place.type == "cuda":
+        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(place)
     own = not dist.is_initialized()
     if own:
-        dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
         yield World(device=place, rank=dist.get_rank(), size=size)
     finally:
-        # DistributedDataParallel refers to itself and to the group. Left to the end of the process,
-        # the group's threads are sometimes torn down alive, which aborts it.
+        # DistributedDataParallel refers to itself and to the group. If it outlives the group, the
+        # group's threads are sometimes torn down alive, which aborts the process.
         gc.collect()
         if own:
             dist.destroy_process_group()

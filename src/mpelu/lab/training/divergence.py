@@ -1,4 +1,4 @@
-"""Where a network first left the finite numbers."""
+"""Finding the module in which a value first became infinite or NaN."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Divergence:
-    """What wasn't finite, where and when."""
+    """What wasn't finite, where and at which step."""
 
     step: int
     module: str
@@ -35,14 +35,14 @@ def find(
     *,
     loss_is_finite: bool,
 ) -> Divergence | None:
-    """Runs the batches of a step once more and looks for the first value that isn't finite.
+    """Repeats the forward pass of a step and looks for the first value that isn't finite.
 
     Args:
         model: in training mode, with the gradients of the step.
-        step: its number.
-        batches: images, as the step saw them.
+        step: number of the step.
+        batches: the images of the step.
         forward: calls the model as the step did.
-        loss_is_finite: whether that of the step was.
+        loss_is_finite: whether the loss of the step was finite.
 
     Returns:
         None if nothing in this process is the cause.
@@ -72,7 +72,7 @@ def find(
             hook.remove()
     if not loss_is_finite:
         return Divergence(step=step, module="", quantity="loss")
-    # Gradients go from the output back, so the last layer's is the first to be wrong.
+    # Backward starts at the output, so the last layer's gradient is the first to be wrong.
     for name, parameter in reversed(list(model.named_parameters())):
         if parameter.grad is not None and not parameter.grad.isfinite().all():
             module = name.rpartition(".")[0]
@@ -81,5 +81,5 @@ def find(
 
 
 def finite(gradients: list[Tensor]) -> bool:
-    """Whether all of them are, element for element."""
+    """Whether every element of every gradient is finite."""
     return all(bool(gradient.isfinite().all()) for gradient in gradients)

@@ -1,4 +1,4 @@
-"""Loss and error on the test set."""
+"""Loss and error of a network on a test set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from mpelu.lab.config import Config
 from mpelu.lab.training.distributed import World
-from mpelu.lab.training.order import share
 
 if TYPE_CHECKING:
     from mpelu.lab.data import Dataset
@@ -19,41 +18,41 @@ if TYPE_CHECKING:
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def precision(config: Config, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Autocast, where the config asks for it."""
-    if config.precision == "fp32":
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, _DTYPES[config.precision])
-
-
-def formatted(images: Tensor, config: Config) -> Tensor:
-    """In the memory format of the config."""
-    return images.to(memory_format=torch.channels_last) if config.channels_last else images
-
-
 def evaluate(
     model: nn.Module, dataset: Dataset, config: Config, world: World | None = None
 ) -> tuple[float, float]:
-    """Mean loss and error in % over the test set, each image once.
+    """Mean loss and error in % over the test set.
 
     Args:
-        model: left in the mode it was in.
-        dataset: whose test set is taken.
+        model: the network; its mode is restored.
+        dataset: whose test set is used, each image once.
         config: batch size, precision and memory format.
         world: the processes that share the work; None for this one alone.
     """
     device = next(model.parameters()).device
     world = World(device=device) if world is None else world
-    mine = share(torch.arange(dataset.test_count), world.rank, world.size)
+    mine = world.share(torch.arange(dataset.test_count))
     was_training = model.training
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=device)
     wrong = torch.zeros((), dtype=torch.float64, device=device)
-    with torch.no_grad(), precision(config, device):
+    with torch.no_grad(), autocast(config, device):
         for images, labels in dataset.test(mine.split(config.batch_size) if len(mine) else []):
-            logits = model(formatted(images, config)).float()
+            logits = model(to_memory_format(images, config)).float()
             loss += F.cross_entropy(logits, labels, reduction="sum")
             wrong += (logits.argmax(1) != labels).sum()
     model.train(was_training)
     total_loss, total_wrong = world.sum([loss.item(), wrong.item()])
     return total_loss / dataset.test_count, 100 * total_wrong / dataset.test_count
+
+
+def autocast(config: Config, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Autocast to the precision of the config, if it isn't fp32."""
+    if config.precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, _DTYPES[config.precision])
+
+
+def to_memory_format(images: Tensor, config: Config) -> Tensor:
+    """Images in the memory format of the config."""
+    return images.to(memory_format=torch.channels_last) if config.channels_last else images

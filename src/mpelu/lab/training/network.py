@@ -1,4 +1,4 @@
-"""The network of a config, with its initial weights: a function of the config and the seed."""
+"""The network of a config with its initial weights, both a function of config and seed."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from torch.func import functional_call
 from mpelu import init, models
 from mpelu.init.rules import GAUSSIAN_STD
 from mpelu.lab.config import Config
-from mpelu.lab.errors import UserError
-from mpelu.lab.training.randomness import mix
+from mpelu.lab.errors import UserError, one_line, plural
+from mpelu.lab.training.seeds import derive
 from mpelu.models import registry
 
 _OWN_FIELDS = ("activation", "alpha", "beta")
 
 
 def check_name(config: Config) -> None:
-    """Raises UserError unless there is such a network."""
+    """Raises UserError unless the network exists."""
     try:
         registry.find(config.model)
     except ValueError as error:
-        raise UserError(_one_line(error)) from error
+        raise UserError(one_line(error), field="model") from error
 
 
 def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
     """The network as `mpelu.models` builds it, for data of these classes, channels and size.
 
     Raises:
-        UserError: for a network or option there isn't, or one that doesn't fit the data.
+        UserError: for an unknown network or option, or one that doesn't fit the data.
     """
     options = dict(config.model_options)
     for name in _OWN_FIELDS:
         if name in options:
-            raise UserError(f"model_options: expected {name} as an option of its own, got it here")
+            raise UserError(f"give {name} as --{name} instead", field="model_options")
     for name, value in {"num_classes": classes, "in_channels": channels}.items():
         if options.setdefault(name, value) != value:
             raise UserError(
-                f"model_options: expected {name}={value} as the data have, got {options[name]!r}"
+                f"expected {name}={value}, as the data has, got {options[name]!r}",
+                field="model_options",
             )
     try:
         family, _ = registry.find(config.model)
@@ -56,14 +57,14 @@ def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
             **options,
         )
     except (ValueError, TypeError) as error:
-        raise UserError(_one_line(error)) from error
+        raise UserError(one_line(error)) from error
     if config.gradient_checkpointing:
         if not hasattr(model, "gradient_checkpointing"):
             raise UserError(
                 f"expected a residual network, which can recompute its blocks, got {config.model}",
                 field="gradient_checkpointing",
             )
-        # After the network is made, not as its option: initialization follows the plain network.
+        # Set after construction, because initialization traces the network without it.
         model.gradient_checkpointing = True  # type: ignore[assignment]
     return model
 
@@ -74,17 +75,17 @@ def build(
     """The network with its initial weights, on the CPU.
 
     Args:
-        config: decides all, with the seed.
-        classes: of the data.
-        channels: of the images.
-        size: of the images, height and width.
+        config: network, activation, initialization and seed.
+        classes: number of classes.
+        channels: channels of the images.
+        size: height and width of the images.
         example: images [batch, channels, size, size] for init="lsuv".
 
     Raises:
         UserError: if network, initialization and data don't fit together.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix(config.seed, "network"))
+        torch.manual_seed(derive(config.seed, "network"))
         model = create(config, classes, channels, size)
         if config.init != "own":
             _initialize(model, config, example)
@@ -93,7 +94,7 @@ def build(
 
 
 def _initialize(model: nn.Module, config: Config, example: Tensor | None) -> None:
-    generator = torch.Generator().manual_seed(mix(config.seed, "init"))
+    generator = torch.Generator().manual_seed(derive(config.seed, "init"))
     try:
         with _plain_forward(model):
             init.initialize_(
@@ -104,7 +105,7 @@ def _initialize(model: nn.Module, config: Config, example: Tensor | None) -> Non
                 generator=generator,
             )
     except (ValueError, RuntimeError) as error:
-        raise UserError(_one_line(error)) from error
+        raise UserError(one_line(error)) from error
     if config.init == "gaussian":
         with torch.no_grad():
             for module in model.modules():
@@ -114,7 +115,7 @@ def _initialize(model: nn.Module, config: Config, example: Tensor | None) -> Non
 
 @contextlib.contextmanager
 def _plain_forward(model: nn.Module) -> Iterator[None]:
-    """Without recomputation, which can't be traced."""
+    """Switches gradient checkpointing off, which can't be traced."""
     kept = getattr(model, "gradient_checkpointing", None)
     if kept is None:
         yield
@@ -132,21 +133,21 @@ def _fill_linear(model: nn.Module, stds: tuple[float, ...] | None) -> None:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if len(stds) != len(layers):
         raise UserError(
-            f"linear_std: expected {len(layers)} numbers, one for each linear layer, "
-            f"got {len(stds)}"
+            f"expected {plural(len(layers), 'number')}, one per linear layer, got {len(stds)}",
+            field="linear_std",
         )
     for layer, std in zip(layers, stds, strict=True):
         nn.init.normal_(layer.weight, std=std)
 
 
 def check_size(model: nn.Module, channels: int, size: int, smallest: int) -> None:
-    """Raises UserError unless the network takes batches of such images, also the smallest batch.
+    """Raises UserError unless the network accepts the smallest batch of training.
 
     Args:
-        model: left as it is.
-        channels: of the images.
-        size: of the images.
-        smallest: images in the smallest batch of training; batch norm may need more than one.
+        model: the network, left as it is.
+        channels: channels of the images.
+        size: height and width of the images.
+        smallest: images in the smallest batch; batch norm may need more than one.
     """
     state: dict[str, Any] = {
         **dict(model.named_parameters()),
@@ -157,13 +158,14 @@ def check_size(model: nn.Module, channels: int, size: int, smallest: int) -> Non
             functional_call(model, state, torch.zeros(smallest, channels, size, size))
     except (ValueError, RuntimeError) as error:
         raise UserError(
-            f"expected a network that takes {smallest} images of {channels} x {size} x {size}, "
-            f"got {_one_line(error)}"
+            f"the network can't take a batch of {plural(smallest, 'image')} of "
+            f"{channels} x {size} x {size}: {one_line(error)}",
+            field="model",
         ) from error
 
 
 def last_layer(model: nn.Module, channels: int, size: int) -> str:
-    """The name of the convolution or linear layer that makes the network's output."""
+    """The name of the last convolution or linear layer that runs."""
     names: list[str] = []
     hooks = [
         module.register_forward_hook(lambda *_, name=name: names.append(name))
@@ -177,7 +179,3 @@ def last_layer(model: nn.Module, channels: int, size: int) -> str:
     for hook in hooks:
         hook.remove()
     return names[-1]
-
-
-def _one_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,7 @@
-"""What happens at which step: learning rate, tests, checkpoints. Steps and epochs count from 1."""
+"""What happens at which step: learning rate, tests, checkpoints, log entries, snapshots.
+
+Steps and epochs count from 1. Step 0 and epoch 0 are the state before training.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ class Schedule:
 
     @classmethod
     def of(cls, config: Config, train_count: int) -> Schedule:
+        """The schedule for a number of training images."""
         return cls(config=config, steps_per_epoch=-(-train_count // config.batch_size))
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
+        """Steps of the whole run."""
         if self.config.iterations is not None:
             return self.config.iterations
         assert self.config.epochs is not None
@@ -30,24 +34,24 @@ class Schedule:
 
     @property
     def epochs(self) -> int:
-        """Of the whole run, the last one perhaps not complete."""
+        """Epochs of the whole run, of which the last may be incomplete."""
         return self.epoch(self.steps)
 
     def epoch(self, step: int) -> int:
-        """Which the step is in; 0 for step 0."""
+        """The epoch a step belongs to."""
         return -(-step // self.steps_per_epoch)
 
     def position(self, step: int) -> int:
-        """Steps of its epoch done once the step is: 0 at the end of an epoch."""
+        """Steps of the current epoch done after a step: 0 at the end of an epoch."""
         return step % self.steps_per_epoch
 
     @property
     def _unit(self) -> int:
-        """Steps in what milestones, warm-up and test_every count."""
+        """Steps in the unit that milestones, warm-up and test_every count."""
         return self.steps_per_epoch if self.config.iterations is None else 1
 
     def lr(self, step: int) -> float:
-        """Learning rate of the step, before multipliers."""
+        """Learning rate of a step, before multipliers."""
         done = (step - 1) // self._unit
         if done < self.config.warmup:
             return self.config.warmup_lr
@@ -62,15 +66,15 @@ class Schedule:
         return self.tests(step) or step % self.config.checkpoint_every == 0
 
     def logs(self, step: int) -> bool:
-        """Whether a line of the log follows the step."""
+        """Whether an entry of metrics.jsonl and a progress line follow the step."""
         return step % self.config.log_every == 0
 
-    def starts_sums(self, step: int) -> bool:
-        """Whether the mean of training loss and error starts anew after the step."""
+    def resets_means(self, step: int) -> bool:
+        """Whether the mean training loss and error start anew after the step."""
         return self.position(step) == 0 if self.config.iterations is None else self.tests(step)
 
     def snapshots(self, step: int) -> bool:
-        """Whether the parameters of activations are kept after the step; also before the first."""
+        """Whether the activations' parameters are recorded after the step."""
         if step in (0, self.steps):
             return True
         every = max(1, -(-self.epochs // _SNAPSHOTS))

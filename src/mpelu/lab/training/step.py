@@ -1,4 +1,4 @@
-"""One training step: forward and backward over the parts of a batch, in every process."""
+"""The gradients of one step: forward and backward over the parts of a batch, in every process."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from mpelu.lab.config import Config
 from mpelu.lab.training import divergence
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.divergence import Divergence
-from mpelu.lab.training.evaluation import formatted, precision
-from mpelu.lab.training.order import parts_of, share
-from mpelu.lab.training.randomness import mix
+from mpelu.lab.training.evaluation import autocast, to_memory_format
+from mpelu.lab.training.seeds import derive
 
 if TYPE_CHECKING:
     from mpelu.lab.data import Dataset
 
-COMPANION = 0.1
-"""Weight of each companion loss of a deeply-supervised net at the start; it falls to 0 linearly."""
-
-
+COMPANION_WEIGHT = 0.1
+"""Initial weight of each companion loss of a deeply-supervised net. It decays linearly to 0."""
 SMALLEST_SCALE = 2.0**-14
+"""A loss scale below this means that gradients overflow at any scale."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sums:
-    """Over the samples of a batch that this process has."""
+class BatchSums:
+    """Sums over the samples of a batch that this process computed."""
 
     loss: float = 0.0
     wrong: float = 0.0
     count: int = 0
     is_finite: bool = True
-    """Loss and gradients."""
+    """Whether loss and gradients are."""
     loss_is_finite: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stepper:
-    """What a step needs besides its batch."""
+class GradientStep:
+    """Computes the gradients of a batch: in parts, in several processes, in low precision."""
 
     config: Config
     model: nn.Module
     wrapped: nn.Module
-    """The model, or DistributedDataParallel around it."""
+    """The model, in DistributedDataParallel if there are several processes."""
     scaler: torch.amp.GradScaler
     world: World
     steps: int
+    """Of the whole run."""
 
     @classmethod
-    def around(cls, model: nn.Module, config: Config, world: World, steps: int) -> Stepper:
+    def of(cls, model: nn.Module, config: Config, world: World, steps: int) -> GradientStep:
         wrapped = model
         if world.size > 1:
+            # A block that stochastic depth skips has no gradients in that step.
             skips = any(getattr(module, "survival", 1.0) < 1 for module in model.modules())
             wrapped = DistributedDataParallel(model, find_unused_parameters=skips)
         scaler = torch.amp.GradScaler(world.device.type, enabled=config.precision == "fp16")
@@ -67,20 +67,26 @@ class Stepper:
         )
 
     def parts(self, batch: Tensor) -> list[Tensor]:
-        """The parts this process computes of a batch of indices; one sample where it has none."""
-        mine = share(batch, self.world.rank, self.world.size)
-        return parts_of(mine, self.config.accumulate) or [batch[:1]]
+        """The parts of a batch of indices that this process computes.
 
-    def gradients(self, step: int, batch: Tensor, stream: Iterator[tuple[Tensor, Tensor]]) -> Sums:
-        """Leaves the gradients of the mean loss of the batch in the model's parameters.
+        A process without a share computes one sample, with weight 0, to stay in step.
+        """
+        mine = self.world.share(batch)
+        parts = mine.tensor_split(self.config.accumulate)
+        return [part for part in parts if len(part)] or [batch[:1]]
+
+    def gradients(
+        self, step: int, batch: Tensor, stream: Iterator[tuple[Tensor, Tensor]]
+    ) -> BatchSums:
+        """Leaves the gradients of the batch's mean loss in the model's parameters.
 
         Args:
-            step: its number.
-            batch: indices, those of all processes.
-            stream: gives images and labels of each of `parts(batch)`.
+            step: number of the step.
+            batch: indices of the whole batch, across all processes.
+            stream: yields images and labels for each of `parts(batch)`.
         """
-        idle = len(share(batch, self.world.rank, self.world.size)) == 0
-        # DistributedDataParallel takes the mean over processes, each of which has a part of a sum.
+        idle = len(self.world.share(batch)) == 0
+        # DistributedDataParallel averages over processes; each contributes a part of a sum.
         weight = 0.0 if idle else self.world.size / len(batch)
         count = len(self.parts(batch))
         self._seed(step)
@@ -94,18 +100,17 @@ class Stepper:
             sums += torch.stack([total.detach(), loss.detach(), wrong])
             samples += len(labels)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        # Quick to get; it may overflow where no gradient does, which is looked into then.
+        # The sum of norms is cheap. It may overflow where no gradient does; then each is checked.
         norm = torch.stack(torch._foreach_norm(gradients)).sum()
-        # One transfer from the device for all that is wanted of a step.
+        # A single transfer from the device per step.
         total_sum, loss_sum, wrong_sum, norm_sum = torch.cat([sums, norm.view(1)]).tolist()
         loss_is_finite = math.isfinite(total_sum)
         if self.scaler.is_enabled():
-            # The scaler skips a step whose gradients overflow and halves its scale. A scale that
-            # has become this small says that they do whatever the scale.
+            # The scaler skips steps whose gradients overflow, and halves its scale.
             gradients_are_finite = self.scaler.get_scale() > SMALLEST_SCALE
         else:
             gradients_are_finite = math.isfinite(norm_sum) or divergence.finite(gradients)
-        return Sums(
+        return BatchSums(
             loss=0.0 if idle else loss_sum,
             wrong=0.0 if idle else wrong_sum,
             count=0 if idle else samples,
@@ -116,8 +121,8 @@ class Stepper:
     def find(
         self, step: int, batch: Tensor, dataset: Dataset, seed: int, loss_is_finite: bool
     ) -> Divergence:
-        """What wasn't finite in a step, the same in every process."""
-        # Names of modules are told by hooks, which a compiled network doesn't call.
+        """Finds what wasn't finite in a step; the same answer in every process."""
+        # The module is found by hooks, which a compiled network doesn't call.
         self.model._compiled_call_impl = None
         self._seed(step)
         found = divergence.find(
@@ -133,29 +138,29 @@ class Stepper:
         return Divergence(step=step, module="", quantity="gradient")
 
     def _seed(self, step: int) -> None:
-        seed = mix(self.config.seed, step, self.world.rank, "step")
+        seed = derive(self.config.seed, step, self.world.rank, "step")
         torch.default_generator.manual_seed(seed)
         if self.world.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def _synchronized(self, last: bool) -> contextlib.AbstractContextManager[object]:
-        """Gradients go between the processes with the last part only."""
+        """Gradients are exchanged between processes with the last part only."""
         if isinstance(self.wrapped, DistributedDataParallel) and not last:
             return self.wrapped.no_sync()
         return contextlib.nullcontext()
 
     def _logits(self, model: nn.Module, images: Tensor) -> object:
-        with precision(self.config, self.world.device):
-            return model(formatted(images, self.config))
+        with autocast(self.config, self.world.device):
+            return model(to_memory_format(images, self.config))
 
     def _forward(self, step: int, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The sum of losses to learn from, that of the output alone, and the errors."""
+        """The summed loss to minimize, that of the output alone, and the number of errors."""
         output = self._logits(self.wrapped, images)
         logits, *companions = output if isinstance(output, tuple) else (output,)
         loss = F.cross_entropy(logits.float(), labels, reduction="sum")
         total = loss
         if companions:
-            weight = COMPANION * (1 - (step - 1) / self.steps)
+            weight = COMPANION_WEIGHT * (1 - (step - 1) / self.steps)
             for each in companions:
                 total = total + weight * F.cross_entropy(each.float(), labels, reduction="sum")
         return total, loss, (logits.detach().argmax(1) != labels).sum(dtype=torch.float32)

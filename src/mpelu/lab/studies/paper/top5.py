@@ -56,23 +56,21 @@ def top_5(run: Path) -> float:
     Raises:
         UserError: if the network or its data can't be loaded.
     """
-    kept = runs.read_object(run, runs.TOP5).get("error")
-    if is_number(kept):  # a damaged file is computed again
-        return float(kept)
+    kept = runs.read_object(run, runs.TOP5)
+    if is_number(kept.get("error")):  # a damaged file is computed again
+        return float(kept["error"])
     import torch
 
     from mpelu.lab.data import load
-    from mpelu.lab.training.restore import load_network
+    from mpelu.lab.training.trained import load_network
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    restored = load_network(run)
-    model = restored.model.to(device)
-    dataset = load(restored.config, device, quiet=True)
-    batches = torch.arange(dataset.test_count).split(restored.config.batch_size)
+    trained = load_network(run)
+    dataset = load(trained.config, trained.device, quiet=True)
+    batches = torch.arange(dataset.test_count).split(trained.config.batch_size)
     wrong = 0
     with torch.no_grad():
         for images, labels in dataset.test(batches):
-            best = model(images).topk(min(5, len(dataset.classes))).indices
+            best = trained.model(images).topk(min(5, len(dataset.classes))).indices
             wrong += int((best != labels[:, None]).all(1).sum())
     error = 100 * wrong / dataset.test_count
     files.write_json(run / runs.TOP5, {"error": error})

@@ -16,10 +16,14 @@ from mpelu import models
 from mpelu.lab import data
 from mpelu.lab.run import folder as runs
 from mpelu.lab.run import snapshots
-from mpelu.lab.training import network, optimizer, prepare, settings
-from mpelu.lab.training.engine import Outcome, train
-from mpelu.lab.training.order import batches_of
-from mpelu.lab.training.randomness import mix
+from mpelu.lab.training import network
+from mpelu.lab.training.describe import describe_run
+from mpelu.lab.training.display import Lines
+from mpelu.lab.training.launch import train
+from mpelu.lab.training.optimizers import build_optimizer, set_lr
+from mpelu.lab.training.seeds import derive, epoch_batches
+from mpelu.lab.training.session import session
+from mpelu.lab.training.trainer import Outcome, Trainer
 
 
 def test_a_run_is_what_a_plain_loop_computes(tmp_path):
@@ -27,7 +31,7 @@ def test_a_run_is_what_a_plain_loop_computes(tmp_path):
     config = small(
         weight_decay=0.01, nesterov=True, milestones=(2,), gamma=0.5, bias_lr_mult=2.0, lr=0.05
     )
-    train(config, tmp_path / "run", quiet=True)
+    train(config, tmp_path / "run")
     torch.manual_seed(0)
     dataset = data.load(config, torch.device("cpu"))
     model = network.build(config, 10, 1, 8)
@@ -47,8 +51,8 @@ def test_a_run_is_what_a_plain_loop_computes(tmp_path):
     )
     scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [2], 0.5)
     for epoch in (1, 2, 3):
-        batches = batches_of(96, 20, 0, epoch)
-        for images, labels in dataset.train(batches, mix(0, epoch, "augment")):
+        batches = epoch_batches(96, 20, 0, epoch)
+        for images, labels in dataset.train(batches, derive(0, epoch, "augment")):
             sgd.zero_grad()
             F.cross_entropy(model(images), labels).backward()
             sgd.step()
@@ -60,13 +64,13 @@ def test_a_run_is_what_a_plain_loop_computes(tmp_path):
 
 def test_the_run_folder(tmp_path):
     run, config = tmp_path / "new" / "run", small(data_dir="unused")
-    outcome = train(config, run, quiet=True)
+    outcome = train(config, run)
     seen = runs.read(run)
     assert seen.problems == ()
     assert seen.config == json.loads(config.to_json())
     assert {path.name for path in run.iterdir()} == {
         "config.json", "environment.json", "data.json", "preprocess.safetensors", "metrics.jsonl",
-        "speed.jsonl", "status.json", "activations", "checkpoints", "model.safetensors",
+        "speed.jsonl", "status.json", "activations", "checkpoints", "model.safetensors", "lock",
     }  # fmt: skip
     assert [row["step"] for row in seen.steps] == [4, 8, 12]
     assert [row["step"] for row in seen.tests] == [5, 10, 15]
@@ -90,8 +94,8 @@ def test_the_run_folder(tmp_path):
 
 def test_rows_are_means_over_the_samples_since(tmp_path):
     every = tmp_path / "every"
-    train(small(log_every=1), every, quiet=True)
-    train(small(log_every=4), tmp_path / "fourth", quiet=True)
+    train(small(log_every=1), every)
+    train(small(log_every=4), tmp_path / "fourth")
     steps = [row for row in rows(every) if row["kind"] == "step"]
     counts = [20, 20, 20, 20, 16] * 3
     for row in rows(tmp_path / "fourth"):
@@ -104,7 +108,7 @@ def test_rows_are_means_over_the_samples_since(tmp_path):
 
 
 def test_snapshots_of_activations(tmp_path):
-    train(small(epochs=2), tmp_path / "run", quiet=True)
+    train(small(epochs=2), tmp_path / "run")
     folder = tmp_path / "run" / snapshots.FOLDER
     assert sorted(path.name for path in folder.iterdir()) == [
         f"epoch-000{epoch}.safetensors" for epoch in (0, 1, 2)
@@ -130,7 +134,7 @@ def test_learns_the_digits(tmp_path):
         train_limit=None, test_limit=None, epochs=3, batch_size=64, augment="none",
         model_options={"width": 8},
     )  # fmt: skip
-    outcome = train(config, tmp_path / "run", quiet=True)
+    outcome = train(config, tmp_path / "run")
     assert outcome.test_error is not None
     assert outcome.test_error < 15
 
@@ -154,8 +158,8 @@ def test_ways_to_compute_the_same(tmp_path, values):
     }
     if "gradient_checkpointing" in values:
         base = {"epochs": 1}
-    train(small(**base), tmp_path / "plain", quiet=True)
-    train(small(**base, **values), tmp_path / "other", quiet=True)
+    train(small(**base), tmp_path / "plain")
+    train(small(**base, **values), tmp_path / "other")
     one, other = (load_file(tmp_path / run / "model.safetensors") for run in ("plain", "other"))
     for name in one:
         torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
@@ -163,8 +167,8 @@ def test_ways_to_compute_the_same(tmp_path, values):
 
 def test_bfloat16_rounds_and_still_learns(tmp_path):
     config = small(train_limit=None, epochs=2, batch_size=64, augment="none")
-    single = train(config, tmp_path / "single", quiet=True)
-    half = train(small(**{**vars_of(config), "precision": "bf16"}), tmp_path / "half", quiet=True)
+    single = train(config, tmp_path / "single")
+    half = train(small(**{**vars_of(config), "precision": "bf16"}), tmp_path / "half")
     assert rows(tmp_path / "single")[0]["loss"] != rows(tmp_path / "half")[0]["loss"]
     assert half.test_error == pytest.approx(single.test_error, abs=10)
 
@@ -183,8 +187,8 @@ def test_compiled(tmp_path, monkeypatch):
 
     monkeypatch.setattr(models.residual.ResidualNetwork, "compile", compile, raising=False)
     config = {"model_options": {"width": 2}, "epochs": 1, "train_limit": 36}
-    train(small(**config), tmp_path / "plain", quiet=True)
-    train(small(**config, compile=True), tmp_path / "compiled", quiet=True)
+    train(small(**config), tmp_path / "plain")
+    train(small(**config, compile=True), tmp_path / "compiled")
     assert backends == ["ResidualNetwork"]
     one, other = (load_file(tmp_path / run / "model.safetensors") for run in ("plain", "compiled"))
     assert set(one) == set(other)
@@ -194,7 +198,7 @@ def test_compiled(tmp_path, monkeypatch):
 
 def test_deep_supervision_weighs_its_companions(tmp_path):
     config = small(model="dsn", activation="relu", model_options={}, train_limit=20, epochs=1, lr=1)
-    outcome = train(config, tmp_path / "run", quiet=True)
+    outcome = train(config, tmp_path / "run")
     assert outcome.state == "finished"
     before = network.build(config, 10, 1, 8).state_dict()
     after = load_file(tmp_path / "run" / "model.safetensors")
@@ -207,7 +211,7 @@ def test_the_caller_keeps_random_numbers_and_threads(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    train(small(train_limit=20, epochs=1, threads=2), tmp_path / "run", quiet=True)
+    train(small(train_limit=20, epochs=1, threads=2), tmp_path / "run")
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == 1
 
@@ -215,7 +219,7 @@ def test_the_caller_keeps_random_numbers_and_threads(tmp_path):
 def test_in_another_thread(tmp_path):
     outcomes: list[Outcome] = []
     thread = threading.Thread(
-        target=lambda: outcomes.append(train(small(epochs=1), tmp_path / "run", quiet=True))
+        target=lambda: outcomes.append(train(small(epochs=1), tmp_path / "run"))
     )
     thread.start()
     thread.join()
@@ -226,7 +230,7 @@ def test_tensorboard_events(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is optional")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(small(), tmp_path / "run", quiet=True, tensorboard=True)
+    train(small(), tmp_path / "run", tensorboard=True)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert {"step/loss", "step/error", "step/lr", "test/test_error"} <= set(
         events.Tags()["scalars"]
@@ -241,22 +245,23 @@ def test_every_setting_is_printed(tmp_path, capsys):
         milestones=(2,), warmup=1, init="msra", init_mode="fan_out", last_lr_mult=0.1,
         bias_lr_mult=2, bias_decay_mult=0, linear_std=(0.01,), nesterov=True,
     )  # fmt: skip
-    train(config, tmp_path / "run")
+    train(config, tmp_path / "run", display=Lines())
     output = capsys.readouterr().out
     for expected in (
-        "resnet-8, ", " parameters, activation mpelu, width=4", "digits, 96 images to train on",
-        "channel: (x - mean) / std, mean 7", "std 9", "msra fan_out, linear layers std 0.01",
-        "pad-crop-flip: 4 pixels of padding, random 8 x 8 crop of 8 x 8, mirrored",
-        "momentum 0.9, Nesterov", "lr x 5 decay x 1", "lr x 0.1",
-        "lr 0.01 for 1 epochs, then lr 0.1 times 0.1 after 2 epochs", "15 steps in 3 epochs",
-        "fp32", "cpu, 1 threads", "test error",
+        "resnet-8, ", " parameters, activation mpelu, width=4", "digits, 96 training images, 32",
+        "(x - mean) / std per channel, mean 7", "std 9",
+        "msra, fan_out, linear layers with standard deviation 0.01",
+        "padded by 4 pixels, random 8 x 8 crop, random horizontal flip",
+        "momentum 0.9, Nesterov", "with learning rate x 5, weight decay x 1", "rate x 0.1,",
+        "milestones 2, gamma 0.1, warm-up 1, warm-up learning rate 0.01", "15 steps in 3 epochs",
+        "precision fp32", "cpu, 1 thread,", "test error",
     ):  # fmt: skip
         assert expected in output, expected
     assert "finished after 15 steps" in output
 
 
 def test_quiet_prints_nothing(tmp_path, capsys):
-    train(small(epochs=1), tmp_path / "run", quiet=True)
+    train(small(epochs=1), tmp_path / "run")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
 
@@ -264,35 +269,38 @@ def test_quiet_prints_nothing(tmp_path, capsys):
 def test_groups_and_their_counts():
     config = small(last_lr_mult=0.1, bias_lr_mult=2.0, bias_decay_mult=0.0)
     model = network.build(config, 10, 1, 8)
-    sgd = optimizer.make(model, config, 1, 8)
+    sgd = build_optimizer(model, config, 1, 8)
     total = sum(p.numel() for group in sgd.param_groups for p in group["params"])
     assert total == sum(p.numel() for p in model.parameters())
-    optimizer.set_lr(sgd, 0.5)
+    set_lr(sgd, 0.5)
     assert {group["lr"] for group in sgd.param_groups} == {0.5, 2.5, 0.05}
-    assert len(settings._groups(sgd)) == len(sgd.param_groups)
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, "own: taylor fan_out, slope 1"),
-        ({"alpha": 0.25, "linear_std": (0.5,)}, "own: taylor fan_out, slope 0.25, linear layers"),
-        ({"model": "nin", "model_options": {}, "image_size": 20}, "own: gaussian std 0.05"),
+        ({}, "the network's own, taylor fan_out, slope 1"),
+        ({"alpha": 0.25, "linear_std": (0.5,)}, "own, taylor fan_out, slope 0.25, linear layers"),
+        ({"model": "nin", "model_options": {}, "image_size": 20}, "own, gaussian std 0.05"),
         (
             {"model": "plain-15", "model_options": {"fc_width": 8}, "image_size": 19},
-            "own: taylor fan_in, slope 1, linear layers std 0.01, 0.01, 0.01",
+            "own, taylor fan_in, slope 1, linear layers std 0.01, 0.01, 0.01",
         ),
-        ({"preprocess": "gcn-zca"}, "normalised to norm 55, whitened, 0.1 added to the eigen"),
-        ({"image_size": 12, "crop": 10}, "random 10 x 10 crop of 12 x 12"),
-        ({"image_size": 12, "crop": 10}, "images scaled to 12 x 12; channel"),
-        ({"crop": 6, "augment": "none"}, "none: the middle 6 x 6 of 8 x 8"),
+        ({"preprocess": "gcn-zca"}, "normalized to norm 55, then ZCA-whitened with 0.1 added to"),
+        ({"image_size": 12, "crop": 10}, "random 10 x 10 crop, random horizontal flip"),
+        ({"image_size": 12, "crop": 10}, "resized to 12 x 12; (x - mean)"),
+        ({"crop": 6, "augment": "none"}, "none; center crop 6 x 6"),
     ],
 )
-def test_settings_in_words(values, expected):
-    with prepare.session(small(**values)) as world:
-        ready = prepare.prepare(small(**values), world, None, True, False)
-        stepper = ready.stepper
-        told = settings.describe(
-            ready.config, ready.dataset, stepper.model, ready.optimizer, ready.schedule, world
+def test_settings_in_words(tmp_path, values, expected):
+    with session(small(**values)) as world:
+        trainer = Trainer(small(**values), tmp_path / "run", world)
+        told = describe_run(
+            trainer.config,
+            trainer.dataset,
+            trainer.model,
+            trainer.optimizer,
+            trainer.schedule,
+            world,
         )
-    assert expected in settings.block(told)
+    assert expected in "\n".join(told.values())

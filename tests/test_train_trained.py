@@ -9,14 +9,15 @@ from train_helpers import equal, small
 from mpelu.lab import cli, data
 from mpelu.lab.errors import UserError
 from mpelu.lab.run.folder import CHECKPOINTS
-from mpelu.lab.training.engine import train
-from mpelu.lab.training.restore import evaluate, load_network
+from mpelu.lab.training.evaluation import evaluate
+from mpelu.lab.training.launch import train
+from mpelu.lab.training.trained import load_network
 
 
 def test_the_trained_network_comes_back(tmp_path):
     run = tmp_path / "run"
     config = small(preprocess="mean-image", lr=0.05)
-    outcome = train(config, run, quiet=True)
+    outcome = train(config, run)
     dataset = data.load(config, torch.device("cpu"))
     restored = load_network(run)
     assert restored.config == config
@@ -34,23 +35,23 @@ def test_the_trained_network_comes_back(tmp_path):
 
 def test_the_newest_weights_of_a_run_that_goes_on(tmp_path, capsys):
     run = tmp_path / "run"
-    train(small(), run, quiet=True)
+    train(small(), run)
     (run / "model.safetensors").unlink()
     assert load_network(run).config == small()
     assert cli.main(["eval", str(run)]) == 0
     newest = run / CHECKPOINTS / "step-00000015.pt"
-    assert capsys.readouterr().err == f"{run}: no final weights yet, so those of {newest}\n"
+    assert str(newest) in capsys.readouterr().err
     for path in (run / CHECKPOINTS).glob("*.pt"):
         path.write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"got step-00000015\.pt \("):
         load_network(run)
-    with pytest.raises(UserError, match="which: expected one of"):
+    with pytest.raises(UserError, match="weights: unknown value 'first'; choose final"):
         load_network(run, "first")
 
 
 def test_a_run_without_weights_says_why(tmp_path):
     run = tmp_path / "run"
-    outcome = train(small(lr=1e9), run, quiet=True)
+    outcome = train(small(lr=1e9), run)
     assert outcome.state == "diverged"
     with pytest.raises(UserError, match=r"got none \(diverged at step \d+: "):
         load_network(run)
@@ -58,11 +59,11 @@ def test_a_run_without_weights_says_why(tmp_path):
 
 def test_eval_takes_the_data_of_the_run(tmp_path, capsys):
     run = tmp_path / "run"
-    train(small(epochs=1), run, quiet=True)
+    train(small(epochs=1), run)
     assert cli.main(["eval", str(run)]) == 0
     assert capsys.readouterr().err == ""
     about = (run / "data.json").read_text()
     (run / "data.json").write_text(about.replace('"fingerprint": "', '"fingerprint": "0'))
     with pytest.raises(SystemExit):
         cli.main(["eval", str(run)])
-    assert "expected the data the run began with" in capsys.readouterr().err
+    assert "expected the data the run was trained on" in capsys.readouterr().err

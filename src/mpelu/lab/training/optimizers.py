@@ -1,4 +1,4 @@
-"""SGD with the multipliers of a config."""
+"""The optimizer of a config: SGD with the learning rate and weight decay multipliers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from mpelu.lab.training import network
 from mpelu.optim import param_groups
 
 
-def make(model: nn.Module, config: Config, channels: int, size: int) -> torch.optim.SGD:
-    """The optimizer of a network that is still on the CPU; its groups carry `lr_mult`."""
+def build_optimizer(
+    model: nn.Module, config: Config, channels: int, size: int
+) -> torch.optim.Optimizer:
+    """The optimizer of a network that is still on the CPU. Its groups carry `lr_mult`.
+
+    Args:
+        model: the network, left as it is.
+        config: learning rate, momentum, weight decay and multipliers.
+        channels: channels of the images.
+        size: height and width of the images.
+    """
     layers = None
     if config.last_lr_mult is not None:
         layers = {network.last_layer(model, channels, size): config.last_lr_mult}

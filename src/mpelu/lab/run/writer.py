@@ -1,0 +1,84 @@
+"""Writing a run folder while its run trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpelu.lab.run import checkpoint, folder, snapshots
+from mpelu.lab.run.metrics import LOGS, METRICS, SPEED, Log
+from mpelu.lab.run.tensorboard import EventWriter
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class RunWriter:
+    """Writes logs, checkpoints, snapshots, status and final weights.
+
+    Args:
+        run: the run folder. It needs to exist when something is first written.
+        enabled: whether this process writes; otherwise all methods do nothing.
+        write_events: also write TensorBoard events.
+
+    Attributes:
+        lengths: bytes of each log that are kept when it is opened; the rest, which is later than
+            the checkpoint that was restored, is cut off.
+    """
+
+    def __init__(self, run: Path, *, enabled: bool = True, write_events: bool = False) -> None:
+        self.run = run
+        self.enabled = enabled
+        self.lengths: dict[str, int] = dict.fromkeys(LOGS, 0)
+        self._write_events = write_events
+        self._logs: dict[str, Log] = {}
+        self._events: EventWriter | None = None
+
+    def open(self) -> None:
+        """Opens the logs and cuts them to `lengths`."""
+        if self.enabled:
+            self._logs = {name: Log(self.run / name, self.lengths[name]) for name in LOGS}
+
+    def metrics(self, row: dict[str, Any]) -> None:
+        """Appends a row to metrics.jsonl."""
+        if not self.enabled:
+            return
+        self._logs[METRICS].write(row)
+        if self._write_events:
+            if self._events is None:
+                self._events = EventWriter(self.run, row["step"])
+            self._events.write(row)
+
+    def speed(self, row: dict[str, Any]) -> None:
+        """Appends a row to speed.jsonl."""
+        if self.enabled:
+            self._logs[SPEED].write(row)
+
+    def snapshot(self, epoch: int, model: nn.Module) -> None:
+        """Records the learnable parameters of activations."""
+        if self.enabled:
+            snapshots.write(self.run, epoch, model)
+
+    def save(self, step: int, contents: dict[str, Any], *, best: bool) -> None:
+        """Writes a checkpoint."""
+        if self.enabled:
+            lengths = {name: log.sync() for name, log in self._logs.items()}
+            checkpoint.save(self.run, step, {**contents, "lengths": lengths}, best=best)
+
+    def weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Writes the final weights."""
+        if self.enabled:
+            checkpoint.write_weights(self.run, weights)
+
+    def status(self, state: str, **values: Any) -> None:
+        """Writes status.json."""
+        if self.enabled:
+            folder.write_status(self.run, state, **values)
+
+    def close(self) -> None:
+        """Closes what is open, however the run ended."""
+        for log in self._logs.values():
+            log.close()
+        if self._events is not None:
+            self._events.close()

@@ -1,0 +1,144 @@
+"""Every setting in force, in words: shown when a run starts and kept in environment.json."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mpelu.lab.config import FIELDS, GROUPS, Config, label
+from mpelu.lab.data import whiten
+from mpelu.lab.data.augment import PAD
+from mpelu.lab.data.shapes import sides
+from mpelu.lab.errors import plural
+from mpelu.lab.training.distributed import World
+from mpelu.lab.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    from mpelu.lab.data import Dataset
+
+_COMMON, _, _, OPTIMIZATION, EXECUTION = GROUPS
+
+
+def describe_run(
+    config: Config,
+    dataset: Dataset,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    world: World,
+) -> dict[str, str]:
+    """The settings of a run by topic, in reading order."""
+    return {
+        "data": f"{dataset.name}, {plural(dataset.train_count, 'training image')}, "
+        f"{plural(dataset.test_count, 'test image')}, "
+        f"{len(dataset.classes)} classes, {dataset.channels} x {dataset.size} x {dataset.size}",
+        "preprocessing": _preprocessing(config, dataset),
+        "augmentation": _augmentation(config),
+        "network": _network(config, model),
+        "initialization": _initialization(config, model),
+        "training": f"{plural(schedule.steps, 'step')} in {plural(schedule.epochs, 'epoch')}, "
+        + ", ".join(_in_force(config, ["batch_size", "lr", *_training_fields(config)])),
+        "parameters": "; ".join(_groups(optimizer)),
+        "execution": ", ".join(
+            [
+                str(world.device),
+                plural(torch.get_num_threads(), "thread"),
+                *([plural(world.size, "process")] if world.size > 1 else []),
+                *_in_force(config, [name for name in _of_group(EXECUTION) if name != "threads"]),
+            ]
+        ),
+        "seed": str(config.seed),
+    }
+
+
+def _of_group(group: str) -> list[str]:
+    return [name for name, info in FIELDS.items() if info.group == group]
+
+
+def _training_fields(config: Config) -> list[str]:
+    """Optimization fields that have an effect here; multipliers are shown with the parameters."""
+    without = {"iterations"}
+    if not config.milestones:
+        without.add("gamma")
+    if not config.warmup:
+        without.add("warmup_lr")
+    if config.accumulate == 1:
+        without.add("accumulate")
+    names = _of_group(OPTIMIZATION)
+    return [name for name in names if name not in without and not name.endswith("_mult")]
+
+
+def _in_force(config: Config, names: list[str]) -> list[str]:
+    """The fields that are set, each as its label and value."""
+    found = []
+    for name in names:
+        value = config.test_interval if name == "test_every" else getattr(config, name)
+        if value is True:
+            found.append(label(name))
+        elif value not in (None, False, (), {}, 0):
+            found.append(f"{label(name)} {_shown(value)}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " and ".join(str(each) for each in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _network(config: Config, model: nn.Module) -> str:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    parts = [config.model, plural(count, "parameter")]
+    parts += _in_force(config, ["activation", "alpha", "beta"])
+    parts += [f"{name}={value}" for name, value in config.model_options.items()]
+    return ", ".join(parts)
+
+
+def _preprocessing(config: Config, dataset: Dataset) -> str:
+    whole, _ = sides(config)
+    text = {
+        "channel": "(x - mean) / std per channel",
+        "gcn-zca": f"contrast normalized to norm {whiten.SCALE:g}, then ZCA-whitened with "
+        f"{whiten.BIAS:g} added to the eigenvalues",
+        "mean-image": "mean image of the training set subtracted",
+        "none": "x / 255",
+    }[config.preprocess]
+    if config.preprocess == "channel":
+        state = {name: value.tolist() for name, value in dataset.preprocess.state().items()}
+        text += "".join(
+            f", {name} {' '.join(f'{value:.4g}' for value in values)}"
+            for name, values in state.items()
+        )
+    return f"resized to {whole} x {whole}; {text}" if config.image_size else text
+
+
+def _augmentation(config: Config) -> str:
+    whole, size = sides(config)
+    if config.augment == "none":
+        return "none" if size == whole else f"none; center crop {size} x {size}"
+    pad = f"padded by {PAD[config.augment]} pixels, " if PAD[config.augment] else ""
+    return f"{pad}random {size} x {size} crop, random horizontal flip"
+
+
+def _initialization(config: Config, model: nn.Module) -> str:
+    text = config.init
+    if config.init == "own":
+        text = f"the network's own, {model.own_initialization}"
+    elif config.init in ("taylor", "exact", "msra"):
+        text += f", {config.init_mode}"
+    elif config.init == "gaussian":
+        text += f", standard deviation {config.init_std:g}"
+    if config.linear_std is not None:
+        text += f", linear layers with standard deviation {_shown(config.linear_std)}"
+    return text
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Size and multipliers of each parameter group."""
+    return [
+        f"{sum(parameter.numel() for parameter in group['params']):,} with learning rate "
+        f"x {group['lr_mult']:g}, weight decay x {group['decay_mult']:g}"
+        for group in optimizer.param_groups
+    ]

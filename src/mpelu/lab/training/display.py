@@ -1,0 +1,185 @@
+"""What a run shows while it trains: a progress bar, plain lines, or log records."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
+log = logging.getLogger("mpelu.lab")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Where a run stands after a step."""
+
+    step: int
+    steps: int
+    epoch: int
+    epochs: int
+    loss: float
+    """Mean since the last log entry."""
+    error: float
+    """In %, likewise."""
+    images_per_second: float
+    is_logged: bool
+    """Whether metrics.jsonl gets an entry for this step."""
+
+
+class Display:
+    """Shows nothing. The methods are called by the main process of a run."""
+
+    def start(self, step: int, steps: int) -> None:
+        """Training starts after `step` of `steps` steps."""
+
+    def settings(self, settings: dict[str, str]) -> None:
+        """The settings in force, by topic."""
+
+    def note(self, text: str) -> None:
+        """A line about the run."""
+
+    def warning(self, text: str) -> None:
+        """A line about something the user may want to act on."""
+
+    def step(self, progress: Progress) -> None:
+        """A step is done."""
+
+    def test(self, row: dict[str, Any]) -> None:
+        """A test is done; the row of metrics.jsonl."""
+
+    def close(self) -> None:
+        """Training has ended."""
+
+
+class LogDisplay(Display):
+    """Sends everything but steps to the logger "mpelu.lab". The default in Python."""
+
+    def settings(self, settings: dict[str, str]) -> None:
+        for name, text in settings.items():
+            log.info("%s: %s", name, text)
+
+    def note(self, text: str) -> None:
+        log.info("%s", text)
+
+    def warning(self, text: str) -> None:
+        log.warning("%s", text)
+
+    def test(self, row: dict[str, Any]) -> None:
+        log.info("%s", test_line(row))
+
+
+class Lines(Display):
+    """Prints plain lines: one per log entry and one per test."""
+
+    def __init__(self) -> None:
+        self._began = (time.monotonic(), 0)
+
+    def start(self, step: int, steps: int) -> None:
+        self._began = (time.monotonic(), step)
+
+    def settings(self, settings: dict[str, str]) -> None:
+        width = max(len(name) for name in settings)
+        for name, text in settings.items():
+            self.note(f"{name:<{width}}  {text}")
+
+    def note(self, text: str) -> None:
+        _print(text, sys.stdout)
+
+    def warning(self, text: str) -> None:
+        _print(f"warning: {text}", sys.stderr)
+
+    def test(self, row: dict[str, Any]) -> None:
+        self.note(test_line(row))
+
+    def step(self, progress: Progress) -> None:
+        if not progress.is_logged:
+            return
+        since, first = self._began
+        elapsed = time.monotonic() - since
+        left = (progress.steps - progress.step) * elapsed / max(1, progress.step - first)
+        self.note(
+            f"step {progress.step}/{progress.steps}  epoch {progress.epoch}  "
+            f"loss {progress.loss:.4f}  error {progress.error:.2f} %  "
+            f"{progress.images_per_second:,.0f} images/s  {_duration(left)} left"
+        )
+
+
+class Bar(Lines):
+    """A progress bar at the bottom of the terminal, with a line above it for each test."""
+
+    _WIDE = 72
+    """Columns from which there is room for more than loss and error."""
+
+    def start(self, step: int, steps: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        console = Console(highlight=False)
+        columns: list[ProgressColumn] = [TextColumn("{task.fields[numbers]}")]
+        if console.width >= self._WIDE:
+            columns = [
+                TextColumn("{task.fields[epoch]}"),
+                BarColumn(bar_width=max(5, min(30, console.width - 67))),
+                TextColumn("{task.percentage:>3.0f}%"),
+                *columns,
+                TextColumn("{task.fields[speed]}"),
+                TimeRemainingColumn(),
+            ]
+        self._bar = RichProgress(*columns, console=console)
+        self._task = self._bar.add_task(
+            "", total=steps, completed=step, epoch="", numbers="", speed=""
+        )
+        self._bar.start()
+
+    def note(self, text: str) -> None:
+        if hasattr(self, "_bar"):
+            self._bar.console.print(text, markup=False)
+        else:
+            super().note(text)
+
+    def step(self, progress: Progress) -> None:
+        self._bar.update(
+            self._task,
+            completed=progress.step,
+            epoch=f"epoch {progress.epoch}/{progress.epochs}",
+            numbers=f"loss {progress.loss:.4f} error {progress.error:.1f} %",
+            speed=f"{progress.images_per_second:,.0f}/s",
+        )
+
+    def close(self) -> None:
+        if hasattr(self, "_bar"):
+            self._bar.stop()
+
+
+def for_terminal() -> Display:
+    """A bar where standard output is a terminal, lines elsewhere."""
+    return Bar() if sys.stdout is not None and sys.stdout.isatty() else Lines()
+
+
+def test_line(row: dict[str, Any]) -> str:
+    """A test in at most 80 columns."""
+    return (
+        f"epoch {row['epoch']}: train loss {row['train_loss']:.4f}, error "
+        f"{row['train_error']:.2f} %; test loss {row['test_loss']:.4f}, error "
+        f"{row['test_error']:.2f} %"
+    )
+
+
+def _print(text: str, stream: Any) -> None:
+    """Prints a line; a closed pipe or a missing stream doesn't end the run."""
+    try:
+        print(text, file=stream, flush=True)
+    except (OSError, ValueError):
+        log.info("%s", text)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -1,0 +1,118 @@
+"""Trained networks, read from their run folders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from mpelu.lab import data
+from mpelu.lab.config import Config
+from mpelu.lab.errors import UserError, choose
+from mpelu.lab.run import checkpoint, folder
+from mpelu.lab.training import network
+from mpelu.lab.training.distributed import device_for
+
+WEIGHTS = ("final", "best", "last")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedNetwork:
+    """A network and what is needed to use it."""
+
+    config: Config
+    source: Path
+    """The file the weights were read from."""
+    model: nn.Module
+    """In evaluation mode, on `device`."""
+    device: torch.device
+    classes: tuple[str, ...]
+    channels: int
+    size: int
+    """Height and width of its input."""
+    preprocess: data.Preprocess
+    """From uint8 images to the network's input."""
+
+
+def load_network(run: Path | str, weights: str = "final", device: str = "auto") -> TrainedNetwork:
+    """Loads the network of a run.
+
+    Args:
+        run: the run folder.
+        weights: "final", the weights at the end, or the newest ones if the run hasn't ended;
+            "last", the newest checkpoint; "best", the checkpoint with the lowest test error.
+        device: "auto" (the GPU if there is one), "cpu" or "cuda".
+
+    Raises:
+        UserError: if there is no such run, or none of its weights can be read.
+
+    Example:
+        >>> trained = load_network("runs/first")  # doctest: +SKIP
+        >>> trained.model(trained.preprocess(images)).argmax(1)  # doctest: +SKIP
+    """
+    choose("weights", weights, WEIGHTS)
+    run = Path(run)
+    config = folder.read_config(run)
+    about = folder.read_object(run, folder.DATA)
+    try:
+        classes = tuple(about["classes"])
+        channels, size = about["channels"], about["size"]
+        fitted = load_file(run / folder.PREPROCESS)
+    except (KeyError, TypeError, OSError, SafetensorError) as error:
+        raise UserError(
+            f"{run}: expected {folder.DATA} and {folder.PREPROCESS} of a run, got {error}"
+        ) from error
+    model = network.create(config, len(classes), channels, size)
+    source, values = _read_weights(run, weights)
+    try:
+        model.load_state_dict(values)
+    except RuntimeError:
+        raise UserError(
+            f"{source}: expected the weights of {config.model}, got those of another network"
+        ) from None
+    place = device_for(device)
+    return TrainedNetwork(
+        config=config,
+        source=source,
+        model=model.eval().to(place),
+        device=place,
+        classes=classes,
+        channels=channels,
+        size=size,
+        preprocess=data.restore_preprocess(config, fitted).to(place),
+    )
+
+
+def check_data(run: Path, dataset: data.Dataset) -> None:
+    """Raises UserError unless the data is what the run was trained on."""
+    before = folder.read_object(run, folder.DATA).get("fingerprint")
+    if before != dataset.fingerprint:
+        raise UserError(
+            f"{run}: expected the data the run was trained on (fingerprint {before}), got other "
+            f"data ({dataset.fingerprint})"
+        )
+
+
+def _read_weights(run: Path, weights: str) -> tuple[Path, dict[str, Tensor]]:
+    final = run / folder.WEIGHTS
+    if weights == "final" and final.exists():
+        try:
+            return final, load_file(final)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{final}: expected weights, got {error}") from error
+    paths = list(checkpoint.candidates(run))
+    if weights == "best":
+        paths = [path for path in paths if path.stem == "best"]
+    reasons = []
+    for path in paths:
+        try:
+            return path, checkpoint.load(path)["model"]
+        except (checkpoint.CheckpointError, KeyError) as error:
+            reasons.append(f"{path.name} ({error})")
+    message = folder.read_object(run, folder.STATUS).get("message") or "the run is still going on"
+    got = ", ".join(reasons) or f"none ({message})"
+    raise UserError(f"{run}: expected a readable checkpoint, got {got}")

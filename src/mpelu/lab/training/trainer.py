@@ -1,0 +1,421 @@
+"""The trainer: set up, loop over epochs and steps, test, save, restore."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpelu.lab import data
+from mpelu.lab.config import Config
+from mpelu.lab.errors import UserError, plural
+from mpelu.lab.run import checkpoint, files, folder
+from mpelu.lab.run.metrics import LOGS
+from mpelu.lab.run.writer import RunWriter
+from mpelu.lab.training import network
+from mpelu.lab.training.display import Display, LogDisplay, Progress
+from mpelu.lab.training.distributed import World
+from mpelu.lab.training.divergence import Divergence
+from mpelu.lab.training.evaluation import evaluate
+from mpelu.lab.training.optimizers import build_optimizer, set_lr
+from mpelu.lab.training.schedule import Schedule
+from mpelu.lab.training.seeds import derive, epoch_batches
+from mpelu.lab.training.session import stop_signals
+from mpelu.lab.training.step import BatchSums, GradientStep
+
+EXAMPLE_IMAGES = 128
+"""Images for an initialization that measures the network."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    state: str
+    """"finished", "diverged" or "interrupted"."""
+    message: str
+    step: int
+    test_error: float | None
+    """In %, of the last test."""
+    best_error: float | None
+    """In %, the lowest of all tests."""
+    exit_code: int
+    """0, 130 after Ctrl-C or 143 after SIGTERM."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Means:
+    """Sums of loss and errors over samples, from which means are taken."""
+
+    loss: float = 0.0
+    wrong: float = 0.0
+    count: float = 0.0
+
+    def add(self, loss: float, wrong: float, count: float) -> None:
+        """Adds the sums of a batch."""
+        self.loss += loss
+        self.wrong += wrong
+        self.count += count
+
+    def values(self) -> tuple[float, float]:
+        """Mean loss, and error in %."""
+        return self.loss / max(1, self.count), 100 * self.wrong / max(1, self.count)
+
+
+@dataclass(kw_only=True, slots=True)
+class State:
+    """Where a run stands, besides weights, optimizer and logs."""
+
+    step: int = 0
+    test_error: float | None = None
+    best_error: float | None = None
+    best_step: int | None = None
+    since_epoch: Means = field(default_factory=Means)
+    since_log: Means = field(default_factory=Means)
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> State:
+        """From what `dataclasses.asdict` made of it."""
+        means = {name: Means(**values[name]) for name in ("since_epoch", "since_log")}
+        return cls(**{**values, **means})
+
+
+class Trainer:
+    """A run that is ready to train: data, network, optimizer, schedule and state.
+
+    Constructing it writes nothing.
+
+    Args:
+        config: the run.
+        run: the run folder, which needs to exist when `fit` is called.
+        world: the processes that take part.
+        display: shows progress; None sends messages to the logger "mpelu.lab".
+        mirror: URL to download data from, instead of the official one.
+        tensorboard: also write TensorBoard events.
+
+    Raises:
+        UserError: if data, network and settings don't fit together.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run: Path,
+        world: World,
+        display: Display | None = None,
+        mirror: str | None = None,
+        tensorboard: bool = False,
+    ) -> None:
+        network.check_name(config)  # before what may be a long download
+        self.config, self.run, self.world = config, run, world
+        self.dataset = world.main_first(
+            lambda: data.load(config, world.device, mirror=mirror, quiet=display is None)
+        )
+        channels, size = self.dataset.channels, self.dataset.size
+        example = example_images(config, self.dataset) if config.init == "lsuv" else None
+        self.model = network.build(config, len(self.dataset.classes), channels, size, example)
+        network.check_size(self.model, channels, size, self._smallest_part())
+        self.optimizer = build_optimizer(self.model, config, channels, size)
+        self.schedule = Schedule.of(config, self.dataset.train_count)
+        self.model.to(world.device)
+        if config.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if config.compile:
+            self.model.compile()
+        self.gradient_step = GradientStep.of(self.model, config, world, self.schedule.steps)
+        self.state = State()
+        self.writer = RunWriter(run, enabled=world.is_main, write_events=tensorboard)
+        self.display = (display or LogDisplay()) if world.is_main else Display()
+        self.signals: list[int] = []
+        self.seconds = 0.0
+        """Spent on steps since the last log entry, without tests and checkpoints."""
+        self.images = 0.0
+        """Trained on in that time."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds, besides the lengths of the logs."""
+        step = self.state.step
+        return {
+            "config": self.config.fingerprint(),
+            "epoch": self.schedule.epoch(step),
+            "position": self.schedule.position(step),
+            "state": asdict(self.state),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.gradient_step.scaler.state_dict(),
+        }
+
+    def load_state_dict(self, contents: Mapping[str, Any]) -> None:
+        """Continues from the contents of a checkpoint.
+
+        Raises:
+            CheckpointError: if it doesn't belong to this run.
+        """
+        try:
+            if contents["config"] != self.config.fingerprint():
+                raise checkpoint.CheckpointError(checkpoint.OTHER_SETTINGS)
+            for name in LOGS:
+                if (self.run / name).stat().st_size < contents["lengths"][name]:
+                    raise checkpoint.CheckpointError(f"{name} is shorter than it was then")
+            self.model.load_state_dict(contents["model"])
+            self.optimizer.load_state_dict(contents["optimizer"])
+            if self.gradient_step.scaler.is_enabled():
+                self.gradient_step.scaler.load_state_dict(contents["scaler"])
+            self.state = State.from_values(contents["state"])
+            self.writer.lengths = dict(contents["lengths"])
+        except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+            raise checkpoint.CheckpointError(str(error).splitlines()[0]) from None
+
+    def restore(self, before: Config) -> None:
+        """Continues from the newest usable checkpoint of the run folder, if there is any.
+
+        Checkpoints that can't be used are renamed. One of an older format is written anew.
+
+        Args:
+            before: the config of the run folder, which may be shorter.
+
+        Raises:
+            UserError: if there are checkpoints, but none can be used.
+        """
+        if self.world.is_main:
+            folder.make_directories(self.run)
+            files.remove_temporary(self.run)
+            files.remove_temporary(self.run / folder.CHECKPOINTS)
+        unusable: list[Path] = []
+        found: dict[str, Any] = {}
+        for path in list(checkpoint.candidates(self.run)):
+            try:
+                found = checkpoint.load(path)
+                self.load_state_dict(checkpoint.migrate(found, before))
+                break
+            except checkpoint.CheckpointError as error:
+                unusable.append(path)
+                self.display.warning(f"{path} can't be used: {error}")
+        else:
+            if unusable:
+                raise UserError(f"{self.run}: expected a checkpoint that can be used, got none")
+        self.world.gather(None)  # all have read before anything is renamed
+        if self.world.is_main:
+            for path in unusable:
+                checkpoint.set_aside(path)
+            step, is_best = self.state.step, self.state.best_step == self.state.step
+            if step and found["format"] != checkpoint.FORMAT:
+                checkpoint.save(self.run, step, checkpoint.migrate(found, before), best=is_best)
+            elif step and is_best:
+                checkpoint.mark_best(self.run, step)
+
+    def fit(self) -> Outcome:
+        """Trains to the end, or until a signal or a divergence stops it."""
+        try:
+            with files.reporting_disk_errors(self.run), stop_signals(self.signals):
+                self.writer.open()
+                self.display.start(self.state.step, self.schedule.steps)
+                self._write_status("running", "")
+                return self._outcome_of(self._loop())
+        except BaseException as error:
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            with contextlib.suppress(OSError):
+                self._write_status("failed", f"{kind}{error}")
+            raise
+        finally:
+            self.writer.close()
+            self.display.close()
+
+    def _loop(self) -> Divergence | int | None:
+        """Returns None at the end, or the divergence or signal that stopped the run."""
+        self.model.train()
+        if self.state.step == 0:
+            self.writer.snapshot(0, self.model)
+        while self.state.step < self.schedule.steps:
+            stopped = self._epoch()
+            if stopped is not None:
+                return stopped
+        self.writer.weights(self.model.state_dict())
+        return None
+
+    def _epoch(self) -> Divergence | int | None:
+        """Trains on what is left of the current epoch."""
+        done, config = self.state.step, self.config
+        epoch = self.schedule.epoch(done + 1)
+        seed = derive(config.seed, epoch, "augment")
+        batches = epoch_batches(self.dataset.train_count, config.batch_size, config.seed, epoch)
+        batches = batches[self.schedule.position(done) :][: self.schedule.steps - done]
+        parts = (part for batch in batches for part in self.gradient_step.parts(batch))
+        stream = iter(self.dataset.train(parts, seed))
+        stopped = None
+        for batch in batches:
+            stopped = self._step(batch, stream, seed)
+            if stopped is not None:
+                break
+        if isinstance(stream, Generator):
+            stream.close()
+        return stopped
+
+    def _step(
+        self, batch: Tensor, stream: Iterator[tuple[Tensor, Tensor]], seed: int
+    ) -> Divergence | int | None:
+        began = time.perf_counter()
+        step = self.state.step + 1
+        lr = self.schedule.lr(step)
+        set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad(set_to_none=True)
+        sums = self.gradient_step.gradients(step, batch, stream)
+        loss, wrong, count, bad, interrupts, terminations = self._over_processes(sums)
+        if bad:
+            return self.gradient_step.find(step, batch, self.dataset, seed, sums.loss_is_finite)
+        self.gradient_step.scaler.step(self.optimizer)
+        self.gradient_step.scaler.update()
+        self.state.step = step
+        for means in (self.state.since_epoch, self.state.since_log):
+            means.add(loss, wrong, count)
+        self.seconds += time.perf_counter() - began
+        self.images += count
+        stop = signal.SIGINT if interrupts else signal.SIGTERM if terminations else None
+        self._after_step(lr, stop is not None)
+        return stop
+
+    def _over_processes(self, sums: BatchSums) -> list[float]:
+        """The sums over all processes, with how many of them diverged or received a signal."""
+        mine = [sums.loss, sums.wrong, sums.count, not sums.is_finite]
+        received = [signal.SIGINT in self.signals, signal.SIGTERM in self.signals]
+        return self.world.sum([float(value) for value in mine + received])
+
+    def _after_step(self, lr: float, stopping: bool) -> None:
+        """Logs, tests and saves, as the schedule says."""
+        state, schedule, step = self.state, self.schedule, self.state.step
+        self._show_step()
+        if schedule.logs(step):
+            self._log(lr)
+        if schedule.tests(step):
+            self._test(lr)
+        if schedule.snapshots(step):
+            self.writer.snapshot(schedule.epoch(step), self.model)
+        if schedule.resets_means(step):
+            state.since_epoch = Means()
+        if schedule.saves(step) or stopping:
+            self.writer.save(step, self.state_dict(), best=state.best_step == step)
+            self._write_status("running", "")
+
+    def _show_step(self) -> None:
+        step, schedule = self.state.step, self.schedule
+        loss, error = self.state.since_log.values()
+        self.display.step(
+            Progress(
+                step=step,
+                steps=schedule.steps,
+                epoch=schedule.epoch(step),
+                epochs=schedule.epochs,
+                loss=loss,
+                error=error,
+                images_per_second=self._speed(),
+                is_logged=schedule.logs(step),
+            )
+        )
+
+    def _log(self, lr: float) -> None:
+        loss, error = self.state.since_log.values()
+        self.writer.metrics({**self._row("step"), "loss": loss, "error": error, "lr": lr})
+        self.writer.speed(
+            {
+                "step": self.state.step,
+                "images_per_second": round(self._speed(), 1),
+                "seconds": round(self.seconds, 3),
+            }
+        )
+        self._write_status("running", "")
+        self.state.since_log = Means()
+        self.seconds = self.images = 0.0
+
+    def _test(self, lr: float) -> None:
+        state = self.state
+        self.world.broadcast_buffers(self.model)
+        loss, error = evaluate(self.model, self.dataset, self.config, self.world)
+        state.test_error = error
+        if state.best_error is None or error < state.best_error:
+            state.best_error, state.best_step = error, state.step
+        train_loss, train_error = state.since_epoch.values()
+        row = {
+            **self._row("test"),
+            "train_loss": train_loss,
+            "train_error": train_error,
+            "test_loss": loss,
+            "test_error": error,
+            "lr": lr,
+        }
+        self.writer.metrics(row)
+        self.display.test(row)
+
+    def _row(self, kind: str) -> dict[str, Any]:
+        step = self.state.step
+        return {"kind": kind, "step": step, "epoch": self.schedule.epoch(step)}
+
+    def _speed(self) -> float:
+        """Images per second since the last log entry."""
+        return self.images / max(self.seconds, 1e-9)
+
+    def _write_status(self, state: str, message: str, **more: Any) -> None:
+        now = self.state
+        self.writer.status(
+            state,
+            step=now.step,
+            steps=self.schedule.steps,
+            epoch=self.schedule.epoch(now.step),
+            message=message,
+            test_error=now.test_error,
+            best_error=now.best_error,
+            best_step=now.best_step,
+            **more,
+        )
+
+    def _outcome_of(self, ended: Divergence | int | None) -> Outcome:
+        """Writes and shows how the run ended."""
+        now, state, code = self.state, "finished", 0
+        more: dict[str, Any] = {}
+        if ended is None:
+            message = (
+                f"finished after {plural(now.step, 'step')}: test error {now.test_error:.2f} %"
+            )
+        elif isinstance(ended, Divergence):
+            state, message = "diverged", str(ended)
+            more = {"diverged": asdict(ended)}
+        else:
+            state, code = "interrupted", 128 + ended
+            name = signal.Signals(ended).name
+            message = f"interrupted by {name} after step {now.step}; continue with --resume"
+        self._write_status(state, message, **more)
+        self.display.close()
+        self.display.note(message)
+        return Outcome(
+            state=state,
+            message=message,
+            step=now.step,
+            test_error=now.test_error,
+            best_error=now.best_error,
+            exit_code=code,
+        )
+
+    def _smallest_part(self) -> int:
+        """Images in the smallest part of a batch that a process computes at a time."""
+        count, batch_size = self.dataset.train_count, self.config.batch_size
+        last = count % batch_size or batch_size
+        smallest = min(last, batch_size, count)
+        return max(1, smallest // self.world.size // self.config.accumulate)
+
+
+def example_images(config: Config, dataset: data.Dataset) -> Tensor:
+    """Images of the first training batch, for an initialization that measures the network.
+
+    Returns:
+        Preprocessed images [batch, channels, size, size], on the CPU.
+    """
+    first = epoch_batches(dataset.train_count, config.batch_size, config.seed, epoch=1)[0]
+    seed = derive(config.seed, 1, "augment")
+    images, _ = next(iter(dataset.train([first[:EXAMPLE_IMAGES]], seed)))
+    return images.cpu()

@@ -1,0 +1,46 @@
+"""What `mpelu.lab` offers from Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from train_helpers import SMALL
+
+from mpelu import lab
+
+
+def test_a_run_from_start_to_end_in_python(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = lab.train(lab.Config(**{**SMALL, "epochs": 1}), tmp_path / "run")
+    assert lab.resume(tmp_path / "run", changes={"epochs": 2}).step == 2 * outcome.step
+    trained = lab.load_network(tmp_path / "run")
+    assert isinstance(trained, lab.TrainedNetwork)
+    assert trained.classes == tuple("0123456789")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_paths_may_be_strings(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    lab.train(lab.Config(**{**SMALL, "epochs": 1}), run)
+    assert lab.resume(run).state == "finished"
+    assert lab.load_network(run).config.epochs == 1
+
+
+def test_bad_input_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="lr: expected a number > 0, got 0"):
+        lab.Config(lr=0)
+
+
+def test_public_names_exist_and_no_others_are_listed() -> None:
+    assert dir(lab) == sorted(lab.__all__)
+    for name in lab.__all__:
+        assert getattr(lab, name).__name__ == name
+
+
+def test_importing_it_does_not_import_torch() -> None:
+    program = "import mpelu.lab, sys; mpelu.lab.Config; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
