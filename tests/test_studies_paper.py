@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +138,19 @@ def test_the_values_of_a_preset_give_its_config(name: str) -> None:
     values = preset(name)
     assert Config.from_values(values) == PRESETS[name].config
     assert ("epochs" in values) != ("iterations" in values)
+
+
+def test_the_docs_name_the_networks_that_no_study_trains() -> None:
+    trained = {
+        each.config.model
+        for name in studies.names()
+        for each in studies.find(name).settings("paper")
+        if each.config is not None
+    }
+    untrained = [name for name in registry.names() if name not in trained]
+    text = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
+    assert f"{len(untrained)} of the {len(registry.names())} networks" in text
+    assert [name for name in untrained if f"`{name}`" not in text] == []
 
 
 def test_an_unknown_preset() -> None:

@@ -32,16 +32,16 @@ class Family:
     input_size: int = 32
     layers: int = 0
     """Weight layers, where the name doesn't begin its numbers with them."""
-    recipe: residual.Recipe | None = None
-    """What residual networks are built from."""
+    design: residual.Recipe | None = None
+    """What its networks are built from, if they are residual networks."""
 
     def numbers(self) -> int:
         """How many numbers the name ends in."""
         return len(self.sizes[0].split("-")) if self.sizes[0] else 0
 
 
-def _residual(recipe: residual.Recipe, *sizes: str, **values: Any) -> Family:
-    return Family(build=partial(residual.build, recipe), sizes=sizes, recipe=recipe, **values)
+def _residual(design: residual.Recipe, *sizes: str, **values: Any) -> Family:
+    return Family(build=partial(residual.build, design), sizes=sizes, design=design, **values)
 
 
 _BASIC_DEPTHS = ("20", "32", "44", "56", "110")

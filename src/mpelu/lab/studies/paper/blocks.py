@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from mpelu.models.residual import Recipe
+    from mpelu.models.residual import Recipe as Description
 
 Panels = Sequence[tuple[str, str]]
 """The title and the family of networks of each block."""
@@ -25,17 +25,17 @@ _WIDTH = 2.3
 _SHORTCUT = 1.9
 
 
-def describe(family: str) -> tuple[Recipe, str]:
+def describe(family: str) -> tuple[Description, str]:
     """The description that networks of the family are built from, and their activation."""
     from mpelu.models.registry import FAMILIES
 
     found = FAMILIES[family]
-    assert found.recipe is not None
+    assert found.design is not None
     assert found.activation is not None
-    return found.recipe, LABELS[found.activation]
+    return found.design, LABELS[found.activation]
 
 
-def words(description: Recipe) -> list[str]:
+def words(description: Description) -> list[str]:
     """The layers of the block from top to bottom, with "+" for the addition."""
     order = (*description.before.split(), *description.branch.split())
     return [*order, "+", *description.after.split()]
@@ -57,7 +57,7 @@ def figure(panels: Panels) -> Figure:
     return drawn
 
 
-def _draw(axes: Axes, description: Recipe, activation: str) -> None:
+def _draw(axes: Axes, description: Description, activation: str) -> None:
     from matplotlib.patches import Circle, FancyBboxPatch
 
     order = words(description)
