@@ -110,6 +110,7 @@ def test_readings_differ_where_paper_and_code_do() -> None:
 def test_a_preset_is_a_setting_of_its_study(name: str) -> None:
     chosen = PRESETS[name]
     assert chosen.source == studies.find(chosen.study).source(Options(scale="full"))
+    assert chosen.help.endswith("published code)" if chosen.source == "code" else "paper)")
     config = settings(chosen.study, chosen.source)[chosen.setting].config
     assert config is not None
     different = differing(chosen.config, config)

@@ -232,7 +232,7 @@ def _any_activation(config: Config) -> Config:
 _PRESETS = (
     Preset(
         name="nin-cifar10",
-        help="NIN on whitened CIFAR-10, 28x28 crops, 120,000 iterations (table 1, published code)",
+        help="NIN, CIFAR-10, 120k iterations (table 1, published code)",
         study="table1",
         setting="mpelu-1-augmented",
         source="code",
@@ -240,7 +240,7 @@ _PRESETS = (
     ),
     Preset(
         name="resnet-cifar",
-        help="residual networks on CIFAR-10, 200 epochs, batch size 128 (tables 9 to 12, paper)",
+        help="ResNets on CIFAR-10, 200 epochs (tables 9 to 12, paper)",
         study="table11",
         setting="nopre-resnet",
         source="paper",
@@ -248,7 +248,7 @@ _PRESETS = (
     ),
     Preset(
         name="resnet-cifar-dagger",
-        help="residual networks on CIFAR-10, 300 epochs, batch size 64 (table 12 †, paper)",
+        help="ResNets on CIFAR-10, 300 epochs (table 12, paper)",
         study="table12",
         setting="nopre-164-alpha0.25-dagger-cifar10",
         source="paper",
@@ -256,7 +256,7 @@ _PRESETS = (
     ),
     Preset(
         name="plain-imagenet",
-        help="15-layer network on ImageNet, 224x224 crops, 750,000 iterations (table 2, paper)",
+        help="15 layers on ImageNet, 750k iterations (table 2, paper)",
         study="table2",
         setting="mpelu-1-ours-decay1",
         source="paper",

@@ -17,7 +17,7 @@ _EXPLODED = 50.0
 
 def learned(ended: EndedRun) -> bool:
     """Whether the last quarter of the training losses is clearly below the loss at chance."""
-    losses = [row["loss"] for row in ended.run.steps if is_number(row.get("loss"))]
+    losses: list[float] = [row["loss"] for row in ended.run.steps if is_number(row.get("loss"))]
     if ended.diverged or not losses:
         return False
     end = losses[-max(1, len(losses) // 4) :]
