@@ -14,7 +14,7 @@ from mpelu.lab.commands import train
 from mpelu.lab.commands.options import NAMES, add_config, given
 from mpelu.lab.config import Config, difference
 from mpelu.lab.errors import UserError
-from mpelu.lab.presets import PRESETS, preset
+from mpelu.lab.paper import PRESETS, preset
 
 
 def test_json_there_and_back() -> None:

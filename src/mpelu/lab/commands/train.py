@@ -9,7 +9,7 @@ from typing import Any
 from mpelu.lab.commands.options import add_config, given
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
-from mpelu.lab.presets import PRESETS, preset
+from mpelu.lab.paper import PRESETS, preset
 from mpelu.lab.run.files import read_json
 from mpelu.lab.run.folder import migrate_config
 
