@@ -92,11 +92,11 @@ class Config:
         hint=DATA_HINT, costs=True,
     )  # fmt: skip
     data_dir: str | None = _field(
-        None, "directory the data is in, or is downloaded to", _COMMON, decides=False
+        None, "directory the data is in or is downloaded to", _COMMON, decides=False
     )
     image_size: int | None = _field(
         None, "resize images to this height and width first", _DATA, label="image size", least=1,
-        unset="keep the size; 256 for folder", costs=True,
+        unset="their own size; 256 for folder", costs=True,
     )  # fmt: skip
     crop: int | None = _field(
         None, "height and width of the crop the network sees", _DATA, label="crop size", least=1,
@@ -128,18 +128,19 @@ class Config:
     )  # fmt: skip
     activation: str | None = _field(
         None, "activation: relu, leaky_relu, prelu, rrelu, elu, srelu or mpelu", _COMMON,
-        unset="the one the paper uses in the network", costs=True,
+        unset="the one the paper uses for the network", costs=True,
     )  # fmt: skip
     alpha: float | None = _field(
-        None, "initial alpha of the activation", _NETWORK, unset="the network's default"
+        None, "initial alpha of the activation", _NETWORK, unset="depends on the network"
     )
     beta: float | None = _field(None, "initial beta of MPELU", _NETWORK, unset="1")
     init: str = _field(
-        "own", "weight initialization; own is the one the paper uses for the network", _COMMON,
-        label="initialization", choices=INIT, noun="initialization",
+        "own", "weight initialization: own (the one the paper uses for the network), taylor, "
+        "exact, msra, xavier, gaussian or lsuv", _COMMON, label="initialization", choices=INIT,
+        noun="initialization",
     )  # fmt: skip
     init_mode: str = _field(
-        "fan_in", "what --init taylor, exact and msra count: fan_in, fan_out or average",
+        "fan_in", "fan that --init taylor, exact and msra use: fan_in, fan_out or average",
         _NETWORK, label="initialization mode", choices=INIT_MODES,
     )  # fmt: skip
     init_std: float = _field(
@@ -156,7 +157,7 @@ class Config:
         least=1, is_length=True,
     )  # fmt: skip
     iterations: int | None = _field(
-        None, "training steps, instead of epochs", _OPTIMIZATION, least=1, is_length=True
+        None, "training steps, instead of --epochs", _OPTIMIZATION, least=1, is_length=True
     )
     batch_size: int = _field(
         128, "images per step, across all processes", _COMMON, label="batch size", least=1,
@@ -193,7 +194,7 @@ class Config:
     )  # fmt: skip
     beta_decay_mult: float | None = _field(
         None, "weight decay multiplier of beta", _OPTIMIZATION,
-        label="weight decay multiplier of beta", unset="as for alpha", least=0,
+        label="weight decay multiplier of beta", unset="that of alpha", least=0,
     )  # fmt: skip
     bias_lr_mult: float = _field(
         1.0, "learning rate multiplier of biases", _OPTIMIZATION,
@@ -234,7 +235,7 @@ class Config:
         unset="1 epoch, or 1000 iterations",
     )  # fmt: skip
     checkpoint_every: int = _field(
-        1000, "steps between checkpoints; every test is followed by one too", _EXECUTION, least=1,
+        1000, "steps between checkpoints; there is also one after every test", _EXECUTION, least=1,
         decides=False,
     )  # fmt: skip
 

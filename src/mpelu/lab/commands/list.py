@@ -12,7 +12,7 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "list",
         help="list the studies that `mpelu reproduce` runs",
-        description="Lists the studies that `mpelu reproduce` runs.",
+        description="List the studies that `mpelu reproduce` runs.",
     )
     parser.set_defaults(run=run)
 

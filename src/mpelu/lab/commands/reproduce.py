@@ -23,9 +23,9 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "reproduce",
         help="run the paper's tables and figures, and compare paper and measurement",
-        description="Runs tables and figures of the paper, and shows the paper's values beside "
-        "the measured ones. Run the same command again to continue after an interruption: "
-        "finished runs aren't repeated, and interrupted ones continue.",
+        description="Run tables and figures of the paper, and compare with its values.\n\n"
+        "Run the same command again after an interruption: finished runs aren't\n"
+        "repeated, and interrupted ones continue.",
     )
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="a study: table1 ... table12, figure1 ... "

@@ -129,6 +129,7 @@ def _begin(trainer: Trainer) -> Outcome:
         )
     )
     trainer.display.settings(settings)
+    trainer.display.note(f"writing to {trainer.run}")
     with _locked(trainer.world, trainer.run):
         return trainer.fit()
 
