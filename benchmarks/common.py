@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import mpelu
-from mpelu.lab.studies.result import environment
+from mpelu.lab.environment import describe_machine
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -36,7 +36,7 @@ def keep_memory() -> None:
 def machine() -> dict[str, Any]:
     """CPU, versions and settings that a figure depends on."""
     return {
-        **environment(),
+        **describe_machine(),
         "kernel": str(mpelu.kernels.backend()),
         "allocator": "keeps memory" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "default",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),

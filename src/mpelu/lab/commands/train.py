@@ -13,7 +13,7 @@ from typing import Any
 from mpelu.lab.commands.options import add_config, given
 from mpelu.lab.config import FIELDS, GROUPS, Config, differing
 from mpelu.lab.errors import UserError
-from mpelu.lab.presets import PRESETS, preset
+from mpelu.lab.paper import PRESETS, preset
 
 _EXAMPLES = """\
 examples:
