@@ -7,13 +7,14 @@ from typing import Any
 
 from mpelu.lab.commands.output import console
 
+_EXAMPLES = """\
+examples:
+  mpelu list
+  mpelu reproduce table9 --dry-run"""
+
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "list",
-        help="list the studies that `mpelu reproduce` runs",
-        description="List the studies that `mpelu reproduce` runs.",
-    )
+    parser = subparsers.add_parser("list", epilog=_EXAMPLES)
     parser.set_defaults(run=run)
 
 

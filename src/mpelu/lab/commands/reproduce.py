@@ -17,15 +17,19 @@ from mpelu.lab.studies.study import EXECUTORS, OUT, SCALES
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C and SIGTERM."""
+_EXAMPLES = """\
+examples:
+  mpelu reproduce table9 --scale smoke
+  mpelu reproduce all --scale full --data-dir ~/data --dry-run"""
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "reproduce",
-        help="run the paper's tables and figures, and compare paper and measurement",
         description="Run tables and figures of the paper, and compare with its values.\n\n"
         "Run the same command again after an interruption: finished runs aren't\n"
         "repeated, and interrupted ones continue.",
+        epilog=_EXAMPLES,
     )
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="a study: table1 ... table12, figure1 ... "
