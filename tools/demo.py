@@ -59,7 +59,8 @@ def train_all(folder: Path) -> dict[str, Run]:
                 if is_run(folder / name):
                     tests = read(folder / name).tests
                     if tests:
-                        said = f"epoch {tests[-1]['epoch']:>2}, {tests[-1]['test_error']:5.2f} % test error"
+                        last = tests[-1]
+                        said = f"epoch {last['epoch']:>2}, test error {last['test_error']:5.2f} %"
                         progress.update(bars[name], completed=len(tests), said=said)
                 if code is not None:
                     progress.stop_task(bars[name])
