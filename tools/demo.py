@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mpelu.lab.run import runs
+from mpelu.lab.run import folder as runs
 
 ACTIVATIONS = ("mpelu", "elu", "prelu", "relu")
 EPOCHS = 20
