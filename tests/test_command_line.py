@@ -18,9 +18,7 @@ from command_helpers import SETTINGS, refused
 
 import mpelu
 from mpelu.lab import cli
-from mpelu.lab.commands.options import WEIGHTS
 from mpelu.lab.errors import UserError
-from mpelu.lab.training import trained
 
 PROGRAM = "import sys; from mpelu.lab.cli import main; sys.exit(main())"
 NO_ROWS = "from mpelu.models import table; table.rows = lambda: []; "
@@ -203,10 +201,6 @@ def test_an_error_in_a_config_file_names_the_file(
     assert refused(["train", "--config", str(path), "--lr", "1", "--batch-size", "0"], capsys) == (
         line
     )
-
-
-def test_the_choices_of_weights_are_those_of_load_network() -> None:
-    assert WEIGHTS == trained.WEIGHTS
 
 
 @pytest.mark.parametrize(

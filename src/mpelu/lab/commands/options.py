@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.config import FIELDS, TYPES, Config
 from mpelu.lab.errors import flag, listed
+from mpelu.lab.run.folder import WEIGHT_CHOICES
 
 if TYPE_CHECKING:
     from mpelu.lab.training.trained import TrainedNetwork
 
-WEIGHTS = ("final", "best", "last")
 _DEFAULTS = {each.name: each.default for each in fields(Config)}
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 
@@ -59,7 +59,7 @@ def add_weights(parser: argparse.ArgumentParser, *, default: str | None = None) 
     """Adds the option that chooses among the weights of a run."""
     parser.add_argument(
         "--weights",
-        choices=WEIGHTS,
+        choices=WEIGHT_CHOICES,
         default=default,
         help="the final weights, those with the lowest test error, or those of the last "
         "checkpoint (default: final)",

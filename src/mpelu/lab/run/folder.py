@@ -56,6 +56,8 @@ TOP5 = "top5.json"
 
 STATES = ("running", "finished", "diverged", "interrupted", "failed")
 ENDED = ("finished", "diverged")
+WEIGHT_CHOICES = ("final", "best", "last")
+"""Which weights of a run a user can ask for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +125,12 @@ def read_config(run: Path) -> Config:
     Raises:
         UserError: if it isn't a run folder or its config isn't valid.
     """
-    return Config.from_values(read_config_values(run))
+    try:
+        return Config.from_values(read_config_values(run))
+    except UserError as error:
+        if error.field is None:
+            raise
+        raise UserError(f"{run}: {error}") from None
 
 
 def read_config_values(run: Path) -> dict[str, Any]:

@@ -17,8 +17,6 @@ from mpelu.lab.run import checkpoint, folder
 from mpelu.lab.training import network
 from mpelu.lab.training.distributed import device_for
 
-WEIGHTS = ("final", "best", "last")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedNetwork:
@@ -54,7 +52,7 @@ def load_network(run: Path | str, weights: str = "final", device: str = "auto") 
         >>> trained = load_network("runs/first")  # doctest: +SKIP
         >>> trained.model(trained.preprocess(images)).argmax(1)  # doctest: +SKIP
     """
-    choose("weights", weights, WEIGHTS)
+    choose("weights", weights, folder.WEIGHT_CHOICES)
     run = Path(run)
     config = folder.read_config(run)
     about = folder.read_object(run, folder.DATA)
