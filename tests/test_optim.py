@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ def network() -> nn.Sequential:
     )
 
 
-def identities(groups: list[dict]) -> list[int]:
+def identities(groups: list[dict[str, Any]]) -> list[int]:
     return [id(parameter) for group in groups for parameter in group["params"]]
 
 
@@ -104,6 +106,6 @@ def test_multipliers_stay_under_a_schedule(optimizer: str) -> None:
         ({"lr": 0.1, "layers": {"3": 1.0}}, "expected a module with parameters, got '3'"),
     ],
 )
-def test_bad_values(values: dict, message: str) -> None:
+def test_bad_values(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mpelu.param_groups(network(), **values)

@@ -92,15 +92,17 @@ def test_the_papers_setting_of_the_15_layer_network() -> None:
 
 
 def test_readings_differ_where_paper_and_code_do() -> None:
-    paper, code = (settings("table1", source) for source in ("paper", "code"))
-    stds = [each["mpelu-0.25"].config.init_std for each in (paper, code)]  # type: ignore[union-attr]
-    assert stds == [0.01, 0.05]
-    decays = [each["mpelu-0.25"].config.activation_decay_mult for each in (paper, code)]  # type: ignore[union-attr]
-    assert decays == [0.0, 5.0]
+    paper, code = (settings("table1", source)["mpelu-0.25"].config for source in ("paper", "code"))
+    assert paper is not None
+    assert code is not None
+    assert (paper.init_std, code.init_std) == (0.01, 0.05)
+    assert (paper.activation_decay_mult, code.activation_decay_mult) == (0.0, 5.0)
     case = "mpelu-0.25-ours-decay1"
-    rates = [settings("table2", each)[case].config for each in ("paper", "code")]
-    assert [each.activation_lr_mult for each in rates] == [5.0, 2.0]  # type: ignore[union-attr]
-    assert [each.activation_decay_mult for each in rates] == [1.0, 2.0]  # type: ignore[union-attr]
+    paper, code = (settings("table2", source)[case].config for source in ("paper", "code"))
+    assert paper is not None
+    assert code is not None
+    assert (paper.activation_lr_mult, code.activation_lr_mult) == (5.0, 2.0)
+    assert (paper.activation_decay_mult, code.activation_decay_mult) == (1.0, 2.0)
     prelu = settings("table2", "code")["prelu-0.25-msra-decay1"].config
     assert prelu is not None
     assert (prelu.init_mode, prelu.linear_std) == ("fan_out", (0.01, 0.01, 0.001))

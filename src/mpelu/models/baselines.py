@@ -52,7 +52,8 @@ class Highway(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         gate = torch.sigmoid(self.gate(input))
-        return gate * self.activation(self.transform(input)) + (1 - gate) * input
+        output: Tensor = gate * self.activation(self.transform(input)) + (1 - gate) * input
+        return output
 
 
 _HIGHWAY = {19: ((32, 5), (80, 6), (128, 6)), 32: ((32, 10), (48, 10), (64, 10))}
@@ -201,7 +202,8 @@ class Maxout(nn.Module):
         self.pieces = pieces
 
     def forward(self, input: Tensor) -> Tensor:
-        return input.unflatten(1, (-1, self.pieces)).max(2).values
+        largest: Tensor = input.unflatten(1, (-1, self.pieces)).max(2).values
+        return largest
 
     def extra_repr(self) -> str:
         return f"pieces={self.pieces}"

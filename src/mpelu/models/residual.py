@@ -195,12 +195,14 @@ class Block(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.survival < 1 and self.training and _draw() >= self.survival:
-            return self.after(self.shortcut(self.before(input) if self.shared else input))
+            output: Tensor = self.after(self.shortcut(self.before(input) if self.shared else input))
+            return output
         ready = self.before(input)
         residual = self.branch(ready)
         if self.survival < 1 and not self.training:
             residual = residual * self.survival
-        return self.after(self.shortcut(ready if self.shared else input) + residual)
+        output = self.after(self.shortcut(ready if self.shared else input) + residual)
+        return output
 
     def extra_repr(self) -> str:
         parts = ["shared=True"] if self.shared else []
@@ -239,7 +241,8 @@ class ResidualNetwork(nn.Module):
             features = run_in_segments(self.blocks, features)
         else:
             features = self.blocks(features)
-        return self.classifier(self.tail(features).mean((2, 3)))
+        output: Tensor = self.classifier(self.tail(features).mean((2, 3)))
+        return output
 
 
 def blocks_per_stage(name: str, design: ResidualDesign, depth: int) -> int:
