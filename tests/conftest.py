@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mpelu
-from mpelu.kernels import native
+from mpelu.kernels import native, registry
 
 # A shell starts background jobs deaf to Ctrl-C, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,6 +21,7 @@ torch._dynamo.config.recompile_limit = 64  # one compiled function serves all te
 def eager_only(monkeypatch):
     """As if the kernel had not been compiled."""
     monkeypatch.setattr(native, "library", None)
+    monkeypatch.setattr(registry, "KERNELS", {})
 
 
 def needs_native():
