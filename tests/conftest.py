@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,14 +18,17 @@ torch.set_num_threads(1)
 torch._dynamo.config.recompile_limit = 64  # one compiled function serves all tests
 
 
+Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
 @pytest.fixture
-def eager_only(monkeypatch):
+def eager_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the kernel had not been compiled."""
     monkeypatch.setattr(native, "library", None)
     monkeypatch.setattr(registry, "KERNELS", {})
 
 
-def needs_native():
+def needs_native() -> None:
     if native.library is None:
         pytest.skip(f"no native kernel: {native.reason}")
 
@@ -33,7 +37,7 @@ _compiled = torch.compile(mpelu.mpelu, fullgraph=True, dynamic=False)
 
 
 @pytest.fixture(params=["native", "eager", "compiled native", "compiled formula"])
-def run(request):
+def run(request: pytest.FixtureRequest) -> Run:
     """mpelu(input, alpha, beta) on one of its ways."""
     if "native" in request.param:
         needs_native()
@@ -43,7 +47,7 @@ def run(request):
 
 
 @pytest.fixture(params=["native", "eager"])
-def backend(request):
+def backend(request: pytest.FixtureRequest) -> str:
     """Either implementation of the registered operator, for tests that are not about values."""
     if request.param == "native":
         needs_native()

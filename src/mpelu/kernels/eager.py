@@ -100,7 +100,7 @@ def backward(
     grad_alpha = _sum_to(below * u, alpha, dim)
     grad_beta = _sum_to(below * (y * top), beta, dim)
     # A beta below the bound may be raised, but not lowered any further.
-    grad_beta = torch.where((beta.float() >= MIN_BETA) | (grad_beta < 0), grad_beta, 0.0)
+    grad_beta = torch.where(_is_allowed(beta) | (grad_beta < 0), grad_beta, 0.0)
     return grad_input, grad_alpha, grad_beta
 
 
@@ -156,4 +156,8 @@ def _bounded(beta: Tensor) -> Tensor:
     keeps back what would lower a beta below the bound.
     """
     beta = beta.to(compute_dtype(beta.dtype))
-    return torch.where(beta >= MIN_BETA, beta, MIN_BETA + (beta - beta.detach()))
+    return torch.where(_is_allowed(beta), beta, MIN_BETA + (beta - beta.detach()))
+
+
+def _is_allowed(beta: Tensor) -> Tensor:
+    return beta.float() >= MIN_BETA  # as float32, which holds 1e-6 a little lower

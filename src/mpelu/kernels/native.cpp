@@ -233,7 +233,7 @@ Status execute(const Call& call, Operation op) {
   const S* alpha = static_cast<const S*>(call.alpha);
   const S* beta = static_cast<const S*>(call.beta);
   const Shape& at = call.shape;
-  const S min_beta = static_cast<S>(call.min_beta);
+  const S min_beta = static_cast<float>(call.min_beta);  // what float32 parameters can hold
   // Outside of this the caller's reference implementation takes over: infinite and NaN parameters
   // have rules of their own.
   bool output_suffices = call.type == float32_type || call.type == float64_type;

@@ -182,6 +182,7 @@ def _are_plain(tensor: Tensor, alpha: Tensor, beta: Tensor, dim: int, dtype: tor
             and beta.stride() == (1,)
             and alpha.is_cpu
             and beta.is_cpu
+            and tensor.layout is torch.strided
             and not tensor.is_neg()
             and (type(alpha) is Parameter or not alpha.is_neg())
             and (type(beta) is Parameter or not beta.is_neg())
