@@ -15,7 +15,11 @@ from mpelu.kernels import native, registry
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Many small operations: threads would wait for each other more than they'd help.
 torch.set_num_threads(1)
-torch._dynamo.config.recompile_limit = 64  # one compiled function serves all tests
+# One compiled function serves all tests.
+if hasattr(torch._dynamo.config, "recompile_limit"):
+    torch._dynamo.config.recompile_limit = 64
+else:  # before torch 2.7
+    torch._dynamo.config.cache_size_limit = 64
 
 
 Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -74,9 +74,7 @@ def test_beta_recovers_under_every_optimizer(
     module = MPELU(4)
     with torch.no_grad():
         module.beta.fill_(-0.01)
-    update: Any = optimizer(
-        module.parameters(), lr=FAST.get(optimizer.__name__, 0.005), **options
-    )
+    update: Any = optimizer(module.parameters(), lr=FAST.get(optimizer.__name__, 0.005), **options)
     _target_is_reached_from_below(module, 100, update.step)
     assert (module.beta > 0.05).all()
 

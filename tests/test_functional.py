@@ -302,7 +302,9 @@ def test_bad_input_is_named():
     message = r"with 1 or 4 values for an input of shape \[2, 4, 5\] with dim=1, got 5"
     with pytest.raises(ValueError, match=message):
         mpelu.mpelu(torch.ones(2, 4, 5), torch.ones(5), torch.ones(5))
-    with pytest.raises(ValueError, match=r"with 1 value for an input of shape \[4\] with dim=1, got 4"):
+    with pytest.raises(
+        ValueError, match=r"with 1 value for an input of shape \[4\] with dim=1, got 4"
+    ):
         mpelu.mpelu(torch.ones(4), torch.ones(4), torch.ones(4))
     with pytest.raises(ValueError, match=r"of one shape .* got \[4\] and \[1\]"):
         mpelu.mpelu(torch.ones(2, 4), torch.ones(4), one)

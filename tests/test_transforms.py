@@ -175,8 +175,11 @@ calls = {
 
 def test_raw_operators_refuse_what_does_not_fit() -> None:
     """In a process of its own: a wrong size used to end it with a signal."""
-    code = "import torch, mpelu.functional\n" + textwrap.dedent(CALLS) + textwrap.dedent(
-        """
+    code = (
+        "import torch, mpelu.functional\n"
+        + textwrap.dedent(CALLS)
+        + textwrap.dedent(
+            """
         for name, call in calls.items():
             try:
                 call()
@@ -185,6 +188,7 @@ def test_raw_operators_refuse_what_does_not_fit() -> None:
             else:
                 print(name, "was accepted")
         """
+        )
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False

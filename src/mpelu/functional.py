@@ -182,9 +182,7 @@ torch.library.define(
 
 
 @torch.library.impl("mpelu::mpelu", "default")
-def _operator_forward_implementation(
-    input: Tensor, alpha: Tensor, beta: Tensor, dim: int = 1
-) -> Tensor:
+def _operator_implementation(input: Tensor, alpha: Tensor, beta: Tensor, dim: int = 1) -> Tensor:
     return _forward(input, alpha, beta, dim)[0]
 
 
@@ -192,17 +190,13 @@ def _operator_forward_implementation(
 def _operator_backward_implementation(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    eager.check(saved, alpha, beta, dim)
-    if grad.shape != saved.shape or not grad.is_floating_point() or grad.device != saved.device:
-        raise ValueError(
-            f"mpelu_backward: expected a floating point gradient of shape {list(saved.shape)} on "
-            f"{saved.device}, got {grad.dtype} of shape {list(grad.shape)} on {grad.device}"
-        )
+    _check_backward(grad, saved, alpha, beta, dim)
     return _backward(grad, saved, alpha, beta, dim, saved_is_output)
 
 
 @torch.library.register_fake("mpelu::mpelu")
 def _(input: Tensor, alpha: Tensor, beta: Tensor, dim: int = 1) -> Tensor:
+    eager.check(input, alpha, beta, dim)
     return torch.empty_like(input)
 
 
@@ -210,7 +204,17 @@ def _(input: Tensor, alpha: Tensor, beta: Tensor, dim: int = 1) -> Tensor:
 def _(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
+    _check_backward(grad, saved, alpha, beta, dim)
     return torch.empty_like(saved), torch.empty_like(alpha), torch.empty_like(beta)
+
+
+def _check_backward(grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> None:
+    eager.check(saved, alpha, beta, dim)
+    if grad.shape != saved.shape or not grad.is_floating_point() or grad.device != saved.device:
+        raise ValueError(
+            f"mpelu_backward: expected a floating point gradient of shape {list(saved.shape)} on "
+            f"{saved.device}, got {grad.dtype} of shape {list(grad.shape)} on {grad.device}"
+        )
 
 
 _operator = torch.ops.mpelu.mpelu.default

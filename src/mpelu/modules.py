@@ -134,7 +134,7 @@ class MPELU(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        parts = [f"num_parameters={self.num_parameters}"]
+        parts = [f"num_parameters={self.num_parameters or '?'}"]
         for name in ("alpha", "beta"):
             if values := _range(getattr(self, name)):
                 parts.append(f"{name}={values}")
