@@ -16,7 +16,13 @@ from mpelu import MPELU, LazyMPELU
 
 @pytest.mark.parametrize(
     ("shape", "dim", "channels"),
-    [((2, 3), None, 3), ((2, 3, 4, 4), None, 3), ((2, 5, 3), -1, 3), ((2, 3, 5), 1, 3), ((3,), 0, 3)],
+    [
+        ((2, 3), None, 3),
+        ((2, 3, 4, 4), None, 3),
+        ((2, 5, 3), -1, 3),
+        ((2, 3, 5), 1, 3),
+        ((3,), 0, 3),
+    ],
 )
 def test_channels_come_from_the_first_input(
     shape: tuple[int, ...], dim: int | None, channels: int

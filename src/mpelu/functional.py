@@ -62,9 +62,13 @@ def mpelu(
 
 def _tensors(input: Tensor, alpha: Tensor | float, beta: Tensor | float) -> tuple[Tensor, Tensor]:
     """alpha and beta, numbers made into tensors of the shape of the other."""
-    like = next((p for p in (alpha, beta) if isinstance(p, Tensor)), None)
-    shape = (1,) if like is None else like.shape
-    dtype = eager.compute_dtype(input.dtype) if like is None else like.dtype
+    if isinstance(alpha, Tensor) and isinstance(beta, Tensor):
+        return alpha, beta
+    like = alpha if isinstance(alpha, Tensor) else beta
+    if isinstance(like, Tensor):
+        shape, dtype = like.shape, like.dtype
+    else:
+        shape, dtype = torch.Size([1]), eager.compute_dtype(input.dtype)
 
     def tensor(value: Tensor | float) -> Tensor:
         if isinstance(value, Tensor):

@@ -95,10 +95,9 @@ def backward(
         y = wide.clamp(min=torch.finfo(wide.dtype).min, max=0.0)
         u = torch.expm1(b * y)
         top = a * torch.exp(b * y)
-    below = torch.where(positive, 0.0, g)
     grad_input = torch.where(positive, g, g * (b * top)).to(saved.dtype)
-    grad_alpha = _sum_to(below * u, alpha, dim)
-    grad_beta = _sum_to(below * (y * top), beta, dim)
+    grad_alpha = _sum_to(torch.where(positive, 0.0, g * u), alpha, dim)
+    grad_beta = _sum_to(torch.where(positive, 0.0, g * (y * top)), beta, dim)
     # A beta below the bound may be raised, but not lowered any further.
     grad_beta = torch.where(_is_allowed(beta) | (grad_beta < 0), grad_beta, 0.0)
     return grad_input, grad_alpha, grad_beta
