@@ -148,7 +148,7 @@ CALLS = """
 operator, backward = torch.ops.mpelu.mpelu, torch.ops.mpelu.mpelu_backward
 x, one, four = -torch.ones(2, 3), torch.ones(1), torch.ones(4)
 calls = {
-    "more values than channels": lambda: operator(-torch.ones(1, 2), torch.ones(64), torch.ones(64)),
+    "more values than channels": lambda: operator(x, torch.ones(64), torch.ones(64)),
     "other values than channels": lambda: operator(x, four, four),
     "beta shorter than alpha": lambda: operator(torch.ones(2, 4), four, torch.ones(2)),
     "alpha shorter than beta": lambda: operator(torch.ones(2, 1), one, four),

@@ -46,18 +46,19 @@ def mpelu(
         return handle_torch_function(
             mpelu, (input, alpha, beta), input, alpha, beta, inplace=inplace, dim=dim
         )
+    if registry.route(input, alpha, beta) == "direct" and not inplace:
+        return _run(input, alpha, beta, dim)
+    alpha, beta = _tensors(input, alpha, beta)
+    eager.check(input, alpha, beta, dim)
     route = registry.route(input, alpha, beta)
-    if route != "direct":
-        alpha, beta = _tensors(input, alpha, beta)
-        eager.check(input, alpha, beta, dim)
-        route = registry.route(input, alpha, beta)
     if route == "direct":
-        run = _run_in_place if inplace else _run
-    else:
-        run = _operator if route == "operator" else eager.forward
-        if inplace:
-            return input.copy_(run(input.clone(), alpha, beta, dim))
-    return run(input, alpha, beta, dim)
+        return (_run_in_place if inplace else _run)(input, alpha, beta, dim)
+    run = _operator if route == "operator" else eager.forward
+    return (
+        input.copy_(run(input.clone(), alpha, beta, dim))
+        if inplace
+        else run(input, alpha, beta, dim)
+    )
 
 
 def _tensors(input: Tensor, alpha: Tensor | float, beta: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -81,7 +82,7 @@ def _tensors(input: Tensor, alpha: Tensor | float, beta: Tensor | float) -> tupl
 # --- Plain eager tensors: no dispatcher in between ---------------------------------------------
 
 
-def _run(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
+def _run(input: Tensor, alpha: Any, beta: Any, dim: int) -> Tensor:
     if is_grad_enabled() and (input.requires_grad or alpha.requires_grad or beta.requires_grad):
         return _apply(input, alpha, beta, dim)
     return _forward(input, alpha, beta, dim)[0]
@@ -116,7 +117,7 @@ class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
         output, suffices = _forward(input, alpha, beta, dim)
-        ctx.dim, ctx.saved_is_output = dim, suffices
+        ctx.options = dim, suffices
         ctx.save_for_backward(output if suffices else input, alpha, beta)
         return output
 
@@ -132,7 +133,7 @@ class _Direct(torch.autograd.Function):
                 run = _backward
             elif route == "operator":
                 run = _operator_backward
-        return *run(grad, saved, alpha, beta, ctx.dim, ctx.saved_is_output), None
+        return *run(grad, saved, alpha, beta, *ctx.options), None
 
 
 class _DirectInPlace(torch.autograd.Function):
@@ -140,7 +141,7 @@ class _DirectInPlace(torch.autograd.Function):
     def forward(ctx: Any, input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
         _forward(input, alpha, beta, dim, inplace=True)
         ctx.mark_dirty(input)
-        ctx.dim, ctx.saved_is_output = dim, True
+        ctx.options = dim, True
         ctx.save_for_backward(input, alpha, beta)
         return input
 
@@ -148,8 +149,8 @@ class _DirectInPlace(torch.autograd.Function):
 
 
 # Function.apply asks for transforms once more, which takes a microsecond; `route` has asked.
-_apply = super(torch.autograd.Function, _Direct).apply  # type: ignore[misc]
-_apply_in_place = super(torch.autograd.Function, _DirectInPlace).apply  # type: ignore[misc]
+_apply = super(torch.autograd.Function, _Direct).apply
+_apply_in_place = super(torch.autograd.Function, _DirectInPlace).apply
 
 
 def _run_in_place(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
@@ -161,7 +162,6 @@ def _run_in_place(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tenso
         raise RuntimeError(
             "mpelu: expected an input that may be overwritten, got a leaf that requires grad"
         )
-    eager.check(input, alpha, beta, dim)
     if eager.output_suffices(alpha, input.dtype):
         return _apply_in_place(input, alpha, beta, dim)
     return input.copy_(_apply(input.clone(), alpha, beta, dim))
@@ -229,7 +229,7 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output:
     input, alpha, beta, dim = inputs
     has_values = type(alpha) is Tensor or type(alpha) is torch.nn.Parameter
     suffices = has_values and eager.output_suffices(alpha, output.dtype)
-    ctx.dim, ctx.saved_is_output = dim, suffices
+    ctx.options = dim, suffices
     ctx.save_for_backward(output if suffices else input, alpha, beta)
 
 

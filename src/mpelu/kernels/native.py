@@ -110,7 +110,8 @@ def forward(
         return None
     status = library.mpelu_forward(call)
     if status > _DONE_KEEP_INPUT:
-        return _refused(status)
+        _raise_if_out_of_memory(status)
+        return None
     if inplace and output is not input:  # a slice, or another view that the kernel can't write to
         output = input.copy_(output)
     return output, status == _DONE
@@ -160,7 +161,8 @@ def backward(
         return None
     status = library.mpelu_backward(call)
     if status != _DONE:
-        return _refused(status)
+        _raise_if_out_of_memory(status)
+        return None
     if first is alpha and second is beta:
         return grad_input, grad_alpha, grad_beta
     return grad_input, grad_alpha.to(alpha.dtype), grad_beta.to(beta.dtype)
@@ -196,13 +198,13 @@ def _plain(parameter: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """The tensor itself if it fills its memory without gaps, in any order; else a copy that does."""
+    """The tensor itself if it fills its memory without gaps, in any order; else a dense copy."""
     if torch.ops.aten.is_non_overlapping_and_dense.default(tensor) and not tensor.is_neg():
         return tensor
     return empty_like(tensor).copy_(tensor)
 
 
-def _refused(status: int) -> None:
+def _raise_if_out_of_memory(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("mpelu: no memory for the partial sums of the CPU kernel")
 

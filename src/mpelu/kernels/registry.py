@@ -33,7 +33,7 @@ def find(tensor: Tensor) -> ModuleType | None:
 Route = Literal["direct", "operator", "formula"]
 
 
-def route(input: Tensor, alpha: Tensor, beta: Tensor) -> Route:
+def route(input: Tensor, alpha: object, beta: object) -> Route:
     """The one place where it is decided how a call runs.
 
     - "direct": plain eager tensors. A kernel or torch operations, without the dispatcher.
