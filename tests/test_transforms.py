@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import reference
@@ -44,9 +45,21 @@ TRANSFORMS: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
 }
 
 
+@cache
+def has_compiled_jacobians() -> bool:
+    """Before torch 2.9, Dynamo can trace neither jacfwd nor hessian, of any function."""
+    try:
+        torch.compile(torch.func.jacfwd(torch.sin), backend="eager", fullgraph=True)(torch.ones(2))
+    except torch._dynamo.exc.Unsupported:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_compiled_transforms_equal_eager_ones(name: str, dtype: torch.dtype) -> None:
+    if name in ("jacfwd", "hessian") and not has_compiled_jacobians():
+        pytest.skip("this torch cannot compile jacfwd of any function")
     m = module(dtype)
     x = torch.tensor([[1.0, -1.0, -0.3], [-2.0, 0.5, 0.1]], dtype=dtype)
     arguments = (x, m.alpha.detach(), m.beta.detach())
