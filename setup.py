@@ -12,7 +12,7 @@ from setuptools.command.build_ext import build_ext
 # No -ffast-math (it would switch off subnormals for the whole process) and no -march (the
 # instruction set is chosen at run time).
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
+FLAGS += ["-fvisibility=hidden", "-Wno-psabi", "-g0"]
 # Threads come from the OpenMP library that torch has loaded. Apple's clang has none: one thread.
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
 SOURCES = "src/mpelu/kernels"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -237,18 +238,23 @@ def test_without_the_library_one_warning_says_so(
 
 
 @pytest.mark.parametrize("compiler", ["found", "missing"])
-def test_build_with_and_without_a_compiler(tmp_path, compiler):
-    pytest.importorskip("setuptools", reason="setuptools is not installed")
+def test_one_wheel_for_every_python(tmp_path: Path, compiler: str) -> None:
+    """With or without a compiler; torch's own OpenMP library is used, so none is in the wheel."""
+    pytest.importorskip("setuptools.command.bdist_wheel", reason="setuptools >= 70.1 is missing")
     environment = dict(os.environ)
     if compiler == "missing":
         environment |= {"CC": "/bin/false", "CXX": "/bin/false"}
     else:
         needs_native()
-    command = [sys.executable, "setup.py", "-q", "build_ext"]
-    command += ["--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "temp")]
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    command += ["build", "--build-base", str(tmp_path / "build")]
+    command += ["bdist_wheel", "--dist-dir", str(tmp_path), "--bdist-dir", str(tmp_path / "wheel")]
     built = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert built.returncode == 0, built.stderr
-    libraries = [path.name for path in (tmp_path / "lib").rglob("_native*")]
-    assert libraries == (["_native.so"] if compiler == "found" else [])
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "-py3-none-" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [name for name in archive.namelist() if ".so" in name or "gomp" in name]
+    assert libraries == (["mpelu/kernels/_native.so"] if compiler == "found" else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -48,6 +49,17 @@ def mpelu(
         )
     if registry.route(input, alpha, beta) == "direct" and not inplace:
         return _run(input, alpha, beta, dim)
+    if torch.jit.is_tracing():
+        with warnings.catch_warnings():  # about the number of channels, which is a constant
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            return _run_otherwise(input, alpha, beta, inplace, dim)
+    return _run_otherwise(input, alpha, beta, inplace, dim)
+
+
+def _run_otherwise(
+    input: Tensor, alpha: Tensor | float, beta: Tensor | float, inplace: bool, dim: int
+) -> Tensor:
+    """All but the usual: compilers, transforms, numbers for parameters, in place."""
     alpha, beta = _tensors(input, alpha, beta)
     eager.check(input, alpha, beta, dim)
     route = registry.route(input, alpha, beta)
