@@ -173,6 +173,38 @@ def goals(console: Console, cells: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
+SIZES = {  # of the README's table
+    "4x4": "64 B",
+    "32x256": "32 KB",
+    "8x64x16x16": "0.5 MB",
+    "128x64x8x8": "2 MB",
+    "128x16x32x32": "8 MB",
+    "128x64x32x32": "32 MB",
+    "128x64x32x32 channels_last": "32 MB",
+}
+
+
+def markdown(cells: list[dict[str, Any]]) -> str:
+    """The README's table: float32, multiples of ReLU's and PReLU's time."""
+    cells = [cell for cell in cells if cell["dtype"] == "float32"]
+    columns = list(dict.fromkeys((c["instructions"], c["threads"]) for c in cells))
+    found = {(c["case"], c["instructions"], c["threads"]): c["times"]["MPELU"] for c in cells}
+    heads = [f"{name}, {count} thread{'s' * (count > 1)}" for name, count in columns]
+    lines = ["| forward + backward | size | " + " | ".join(heads) + " |"]
+    lines.append("|---|---|" + "---|" * len(columns))
+    for case, size in SIZES.items():
+        values = []
+        for column in columns:
+            times = found.get((case, *column))
+            if times is None:
+                continue
+            relu, prelu = Ratio(**times["both_to_relu"]), Ratio(**times["both_to_prelu"])
+            values.append(f"{relu.median:.2f} ({relu.low:.2f}-{relu.high:.2f}), {prelu.median:.2f}")
+        if values:
+            lines.append(f"| {case} | {size} | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
 def draw(cells: list[dict[str, Any]], path: str) -> None:
     import matplotlib
 
@@ -244,6 +276,7 @@ def main() -> None:
         group = [c for c in cells if (c["instructions"], c["threads"], c["dtype"]) == key]
         show(console, f"{key[0]}, {key[1]} thread(s), {key[2]}", group)
     goals(console, cells)
+    print(markdown(cells))
     if options.dry:
         return
     path = write("activation", {"cells": cells})

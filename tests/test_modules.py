@@ -154,7 +154,8 @@ def test_relu_is_exact():
 
 @pytest.mark.parametrize("alpha", [1.0, 0.3, 2.0])
 def test_elu_is_exact(alpha):
-    assert_close(MPELU.elu(alpha=alpha)(GRID), nn.ELU(alpha)(GRID), rtol=1e-6, atol=0)
+    exact = nn.ELU(alpha)(GRID.double()).float()  # some versions of torch round it badly
+    assert_close(MPELU.elu(alpha=alpha)(GRID), exact, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("slope", [0.25, 0.01, 1.0])

@@ -47,9 +47,10 @@ TRANSFORMS: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
 
 @cache
 def has_compiled_jacobians() -> bool:
-    """Before torch 2.9, Dynamo can trace neither jacfwd nor hessian, of any function."""
+    """torch 2.8 and older can't trace jacfwd and hessian of any function of two arguments."""
+    jacobian = torch.func.jacfwd(torch.mul, (0, 1))
     try:
-        torch.compile(torch.func.jacfwd(torch.sin), backend="eager", fullgraph=True)(torch.ones(2))
+        torch.compile(jacobian, backend="eager", fullgraph=True)(torch.ones(2), torch.ones(2))
     except torch._dynamo.exc.Unsupported:
         return False
     return True

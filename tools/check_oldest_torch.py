@@ -1,6 +1,6 @@
 """Do the core tests pass with the oldest torch that pyproject.toml allows?
 
-    python tools/check_oldest_torch.py [--torch 2.6.0] [--keep DIRECTORY]
+    python tools/check_oldest_torch.py [--torch 2.7.1] [--keep DIRECTORY]
 
 Makes a virtual environment in a temporary directory (some GB, since torch brings its CUDA
 packages), installs that torch, builds and installs mpelu as a wheel, and runs the tests of the
