@@ -65,9 +65,9 @@ def forward(input: Tensor, alpha: Tensor, beta: Tensor, dim: int = 1) -> Tensor:
     """The formula. Differentiable to any order by torch's own autograd, vmap and forward mode."""
     a, b = _along(alpha, input, dim), _along(_bounded(beta), input, dim)
     wide = input.to(compute_dtype(input.dtype))
-    # The clamp keeps the exponential of the branch not taken from overflowing (0 * inf = NaN in
-    # backward); its lower end does the same for y = -inf in y * e^(beta y).
-    negative = wide.clamp(min=torch.finfo(wide.dtype).min, max=0.0)
+    # Zero in place of positive y keeps the exponential of the branch not taken from overflowing
+    # (0 * inf = NaN in backward); the clamp does the same for y = -inf in y * e^(beta y).
+    negative = torch.where(wide > 0, 0.0, wide).clamp(min=torch.finfo(wide.dtype).min)
     return torch.where(wide > 0, wide, a * _expm1(b * negative)).to(input.dtype)
 
 

@@ -34,6 +34,11 @@ _DONE, _DONE_KEEP_INPUT, _OUTSIDE_DOMAIN, _OUT_OF_MEMORY = range(4)
 _pack_forward = struct.Struct("9qd32x").pack
 _pack_backward = struct.Struct("9qd4q").pack
 
+_INSTRUCTIONS = ("avx512", "avx2", "portable")
+_WRONG_BACKEND = (
+    "MPELU_BACKEND: expected eager, avx512, avx2 or portable, and one this CPU has; got {!r}"
+)
+
 library: Any = None
 reason = ""
 
@@ -43,6 +48,8 @@ def load() -> None:
     global library, reason
     wanted = os.environ.get("MPELU_BACKEND", "")
     library = None
+    if wanted not in ("", "eager", *_INSTRUCTIONS):
+        raise ValueError(_WRONG_BACKEND.format(wanted))
     if wanted == "eager":
         reason = "MPELU_BACKEND=eager asks for plain torch operations"
         return
@@ -63,10 +70,7 @@ def load() -> None:
         return
     library.mpelu_instructions.restype = ctypes.c_char_p
     if wanted and not library.mpelu_select(wanted.encode()):
-        raise ValueError(
-            f"MPELU_BACKEND: expected eager, avx512, avx2 or portable, and one this CPU has; "
-            f"got {wanted!r}"
-        )
+        raise ValueError(_WRONG_BACKEND.format(wanted))
     reason = "compiled when mpelu was installed, instruction set chosen at run time"
     registry.register("cpu", tuple(_TYPES), sys.modules[__name__])
 
