@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import reference
 import torch
-from conftest import needs_native
+from conftest import Run, needs_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -35,7 +35,9 @@ def negatives(count: int = 4096) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("alpha", "beta"), SETTINGS)
-def test_forward_is_within_four_units_in_the_last_place(run, dtype, alpha, beta):
+def test_forward_is_within_four_units_in_the_last_place(
+    run: Run, dtype: torch.dtype, alpha: float, beta: float
+) -> None:
     x = torch.cat([negatives(), -negatives()]).to(dtype)
     a, b = torch.tensor([alpha]).to(dtype), torch.tensor([beta]).to(dtype)
     result = run(x, a, b)
@@ -47,7 +49,7 @@ def test_forward_is_within_four_units_in_the_last_place(run, dtype, alpha, beta)
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("alpha", "beta"), SETTINGS)
-def test_input_gradient(run, dtype, alpha, beta):
+def test_input_gradient(run: Run, dtype: torch.dtype, alpha: float, beta: float) -> None:
     x = torch.cat([negatives(), -negatives()]).to(dtype).requires_grad_()
     a, b = torch.tensor([alpha]).to(dtype), torch.tensor([beta]).to(dtype)
     grad = torch.linspace(-2, 2, x.numel(), dtype=dtype)
@@ -60,7 +62,7 @@ def test_input_gradient(run, dtype, alpha, beta):
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.25, 1.0), (98.0, 0.01), (-2.0, 3.0)])
-def test_parameter_gradients_of_a_million_elements(run, alpha, beta):
+def test_parameter_gradients_of_a_million_elements(run: Run, alpha: float, beta: float) -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(16, 4, 125, 125, generator=generator)
     grad = torch.rand(x.shape, generator=generator)  # positive: nothing cancels
@@ -77,7 +79,9 @@ def test_parameter_gradients_of_a_million_elements(run, alpha, beta):
 @pytest.mark.parametrize("beta", [1e-6, 0.01, 1.0, 5.0])
 @pytest.mark.parametrize("alpha", [1.0, 0.3, 98.0])
 @pytest.mark.parametrize("low", [0.0, 4.0, 5.0], ids=["0-5", "4-5", "5"])
-def test_parameter_gradients_in_half_precision(backend, dtype, alpha, beta, low):
+def test_parameter_gradients_in_half_precision(
+    backend: str, dtype: torch.dtype, alpha: float, beta: float, low: float
+) -> None:
     generator = torch.Generator().manual_seed(2)
     depth = low + (5 - low) * torch.rand(16, 2, 256, generator=generator)  # beta |y|
     x = -(depth / max(beta, 1e-3)).to(dtype)
@@ -93,7 +97,9 @@ def test_parameter_gradients_in_half_precision(backend, dtype, alpha, beta, low)
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 2.0, 98.0])
 @pytest.mark.parametrize("depth", [(0, 5), (8, 10)])
-def test_parameter_gradients_in_saturation(backend, alpha, depth):
+def test_parameter_gradients_in_saturation(
+    backend: str, alpha: float, depth: tuple[int, int]
+) -> None:
     """beta |y| of 8 to 10: the output differs from -alpha by a few hundred roundings."""
     generator = torch.Generator().manual_seed(7)
     low, high = depth
@@ -108,7 +114,7 @@ def test_parameter_gradients_in_saturation(backend, alpha, depth):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_special_values(run, dtype):
+def test_special_values(run: Run, dtype: torch.dtype) -> None:
     x = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 100.0, 6e4, -6e4], dtype=dtype)
     x.requires_grad_()
     y = run(x, torch.tensor([2.0], dtype=dtype), torch.tensor([0.5], dtype=dtype))
@@ -120,18 +126,21 @@ def test_special_values(run, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("alpha", [2.0, 0.0, -2.0])
-def test_infinities_leave_parameter_gradients_finite(run, dtype, alpha):
+def test_infinities_leave_parameter_gradients_finite(
+    run: Run, dtype: torch.dtype, alpha: float
+) -> None:
     x = torch.tensor([math.inf, -math.inf, -1.0, 1e4], dtype=dtype)
     a = torch.tensor([alpha], dtype=dtype, requires_grad=True)
     b = torch.tensor([1.0], dtype=dtype, requires_grad=True)
     ga, gb = torch.autograd.grad(run(x, a, b), (a, b), torch.ones_like(x))
-    tolerance = {"rtol": 0.02, "atol": 1e-6}
-    assert_close(ga.double(), torch.tensor([-1 + math.expm1(-1.0)]).double(), **tolerance)
-    assert_close(gb.double(), torch.tensor([-alpha * math.exp(-1.0)]).double(), **tolerance)
+    expected_alpha = torch.tensor([-1 + math.expm1(-1.0)]).double()
+    expected_beta = torch.tensor([-alpha * math.exp(-1.0)]).double()
+    assert_close(ga.double(), expected_alpha, rtol=0.02, atol=1e-6)
+    assert_close(gb.double(), expected_beta, rtol=0.02, atol=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.5])
-def test_alpha_of_any_sign(run, alpha):
+def test_alpha_of_any_sign(run: Run, alpha: float) -> None:
     x = torch.linspace(-3, 3, 61).requires_grad_()
     a = torch.tensor([alpha], requires_grad=True)
     b = torch.ones(1, requires_grad=True)
@@ -143,14 +152,14 @@ def test_alpha_of_any_sign(run, alpha):
         assert_close(got.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_channels_of_one_size_are_not_mixed_up(run):
+def test_channels_of_one_size_are_not_mixed_up(run: Run) -> None:
     x = torch.randn(4, 4, 4, 4, generator=torch.Generator().manual_seed(3))
     a, b = torch.tensor([0.5, 1.0, 2.0, 4.0]), torch.tensor([2.0, 1.0, 0.5, 0.1])
     assert_close(run(x, a, b).double(), reference.forward(x, a, b))
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4, 4), (2, 3, 0), (0,), (0, 3)])
-def test_empty(run, shape):
+def test_empty(run: Run, shape: tuple[int, ...]) -> None:
     x = torch.zeros(shape, requires_grad=True)
     channels = 3 if len(shape) > 1 else 1
     a = torch.ones(channels, requires_grad=True)
@@ -164,7 +173,7 @@ def test_empty(run, shape):
 
 @pytest.mark.parametrize("shape", [(2, 5, 6, 7), (2, 5, 3, 6, 7)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_channels_last_stays(backend, shape, dtype):
+def test_channels_last_stays(backend: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
     x = torch.randn(shape).to(dtype).to(memory_format=format).requires_grad_()
     a, b = torch.rand(5) + 0.5, torch.rand(5) + 0.5
@@ -186,7 +195,9 @@ class Strides(NamedTuple):
     positive_alpha: bool
     seed: int
 
-    def tensors(self, dtype):
+    def tensors(
+        self, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Input, alpha, beta and an incoming gradient."""
         generator = torch.Generator().manual_seed(self.seed)
         base = torch.randn([n * self.step for n in self.shape], generator=generator).to(dtype)
@@ -202,11 +213,12 @@ class Strides(NamedTuple):
 
 
 @st.composite
-def strides(draw):
+def strides(draw: st.DrawFn) -> Strides:
     shape = draw(st.lists(st.integers(1, 9), min_size=0, max_size=5))
     order = draw(st.permutations(range(len(shape))))
     step = draw(st.sampled_from([1, 1, 2]))
-    return Strides(shape, order, step, *(draw(st.booleans()) for _ in range(3)), draw(SEEDS))
+    expanded, channel_wise, positive_alpha = (draw(st.booleans()) for _ in range(3))
+    return Strides(shape, order, step, expanded, channel_wise, positive_alpha, draw(SEEDS))
 
 
 SEEDS = st.integers(0, 2**31)
@@ -214,7 +226,7 @@ SEEDS = st.integers(0, 2**31)
 
 @given(strides(), st.sampled_from(DTYPES), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_any_shape_and_stride(case, dtype, without_native):
+def test_any_shape_and_stride(case: Strides, dtype: torch.dtype, without_native: bool) -> None:
     x, alpha, beta, grad = case.tensors(dtype)
     with pytest.MonkeyPatch.context() as patch:
         if without_native:
@@ -240,7 +252,7 @@ def test_any_shape_and_stride(case, dtype, without_native):
     st.integers(1, 40), st.integers(1, 70), st.integers(1, 70), st.sampled_from([0.5, -0.5, 0.0])
 )
 @settings(max_examples=150, deadline=None)
-def test_every_path_through_the_kernel(outer, channels, inner, alpha):
+def test_every_path_through_the_kernel(outer: int, channels: int, inner: int, alpha: float) -> None:
     """Planes and rows, whole and broken vectors, saved output and saved input."""
     needs_native()
     generator = torch.Generator().manual_seed(outer * 4900 + channels * 70 + inner)
@@ -257,7 +269,7 @@ def test_every_path_through_the_kernel(outer, channels, inner, alpha):
 
 @pytest.mark.parametrize("shape", [(3, 70_001), (64, 4096), (200, 5000), (8, 4096, 2, 2)])
 @pytest.mark.parametrize("alpha", [0.5, -0.5])
-def test_wide_rows(backend, shape, alpha):
+def test_wide_rows(backend: str, shape: tuple[int, ...], alpha: float) -> None:
     generator = torch.Generator().manual_seed(8)
     x = torch.randn(shape, generator=generator).requires_grad_()
     grad = torch.randn(shape, generator=generator)
@@ -271,7 +283,7 @@ def test_wide_rows(backend, shape, alpha):
 
 
 @pytest.mark.parametrize("grad", ["expanded", "transposed", "other dtype"])
-def test_gradients_that_come_in_another_layout(backend, grad):
+def test_gradients_that_come_in_another_layout(backend: str, grad: str) -> None:
     x = torch.randn(4, 3, 6, 6, requires_grad=True)
     a = torch.ones(3, requires_grad=True)
     b = torch.ones(3, requires_grad=True)
@@ -282,16 +294,16 @@ def test_gradients_that_come_in_another_layout(backend, grad):
     }[grad]
     if grad == "other dtype":
         y = mpelu.mpelu(x.bfloat16(), a, b).float()
-        tolerance = {"rtol": 0.05, "atol": 0.1}
+        rtol, atol = 0.05, 0.1
     else:
         y = mpelu.mpelu(x, a, b)
-        tolerance = {"rtol": 1e-5, "atol": 1e-5}
+        rtol, atol = 1e-5, 1e-5
     grads = torch.autograd.grad(y, (x, a, b), g)
     for got, expected in zip(grads, reference.gradients(g, x, a, b), strict=True):
-        assert_close(got.double(), expected, **tolerance)
+        assert_close(got.double(), expected, rtol=rtol, atol=atol)
 
 
-def test_bad_input_is_named():
+def test_bad_input_is_named() -> None:
     one = torch.ones(1)
     with pytest.raises(TypeError, match=r"expected a floating point input, got torch.int64"):
         mpelu.mpelu(torch.arange(3), one, one)
@@ -312,7 +324,7 @@ def test_bad_input_is_named():
         mpelu.mpelu(torch.ones(2, 4), torch.ones(()), torch.ones(()))
 
 
-def test_another_device_is_named():
+def test_another_device_is_named() -> None:
     meta = torch.ones(1, device="meta")
     with pytest.raises(
         ValueError, match="expected alpha on the device of the input, cpu, got meta"
@@ -320,7 +332,7 @@ def test_another_device_is_named():
         mpelu.mpelu(torch.ones(3), meta, meta)
 
 
-def test_small_beta_keeps_its_digits(run):
+def test_small_beta_keeps_its_digits(run: Run) -> None:
     """alpha 98, beta 0.01 at y = -1e-6: exp(x) - 1 in float32 would give 0."""
     y = run(torch.tensor([-1e-6]), torch.tensor([98.0]), torch.tensor([0.01]))
     assert y.item() == pytest.approx(-9.8e-7, rel=1e-6)

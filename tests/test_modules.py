@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from typing import Any, SupportsIndex
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import mpelu
 from mpelu import MPELU
 
 
-def test_defaults_follow_prelu():
+def test_defaults_follow_prelu() -> None:
     shared, wise = MPELU(), MPELU(8, alpha=0.25, beta=2.0)
     assert shared.alpha.shape == shared.beta.shape == (1,)
     assert wise.alpha.tolist() == [0.25] * 8
@@ -24,7 +25,7 @@ def test_defaults_follow_prelu():
     assert [name for name, _ in wise.named_parameters()] == ["alpha", "beta"]
 
 
-def test_repr_shows_the_values():
+def test_repr_shows_the_values() -> None:
     assert repr(MPELU(8, alpha=0.25)) == "MPELU(num_parameters=8, alpha=0.25, beta=1)"
     several = MPELU(2, alpha=[-1.0, 2.5], beta=[0.5, 0.01], dim=-1, inplace=True)
     values = "alpha=-1..2.5, beta=0.01..0.5"
@@ -34,11 +35,11 @@ def test_repr_shows_the_values():
 
 
 @pytest.mark.parametrize("count", [np.int64(4), np.int32(4), torch.tensor(4), True])
-def test_the_number_of_parameters_may_be_any_integer(count):
+def test_the_number_of_parameters_may_be_any_integer(count: SupportsIndex) -> None:
     assert MPELU(count).alpha.shape == (int(count),)
 
 
-def test_initial_values_for_each_channel_and_reset():
+def test_initial_values_for_each_channel_and_reset() -> None:
     alpha = torch.tensor([0.5, 1.0, 2.0])
     module = MPELU(3, alpha=alpha, beta=[1.0, 0.5, 0.1], dtype=torch.float64)
     alpha.zero_()  # the module has its own copy
@@ -63,12 +64,12 @@ def test_initial_values_for_each_channel_and_reset():
         ({"num_parameters": 3, "alpha": torch.ones(2)}, "a number or 3 values .* got 2"),
     ],
 )
-def test_bad_arguments_are_named(arguments, message):
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MPELU(**arguments)
 
 
-def test_a_beta_in_memory_that_cannot_be_written():
+def test_a_beta_in_memory_that_cannot_be_written() -> None:
     module = MPELU(2)
     module.load_state_dict({"alpha": torch.ones(2), "beta": torch.ones(()).expand(2)}, assign=True)
     assert module(torch.randn(3, 2)).shape == (3, 2)
@@ -78,7 +79,9 @@ def test_a_beta_in_memory_that_cannot_be_written():
     ("shape", "dim"), [((2, 7, 5), -1), ((2, 7, 5), 2), ((5,), 0), ((5,), -1), ((5, 3), 0)]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-def test_channels_in_any_dimension(backend, shape, dim, dtype):
+def test_channels_in_any_dimension(
+    backend: str, shape: tuple[int, ...], dim: int, dtype: torch.dtype
+) -> None:
     module = MPELU(5, torch.linspace(0.5, 2, 5), torch.linspace(2, 0.1, 5), dim=dim)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(shape, generator=generator).to(dtype).requires_grad_()
@@ -90,28 +93,28 @@ def test_channels_in_any_dimension(backend, shape, dim, dtype):
     expected = torch.autograd.grad(
         last(moved), (moved, last.alpha, last.beta), grad.movedim(dim, -1).reshape(-1, 5)
     )
-    tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {}
+    bound = 1e-2 if dtype == torch.bfloat16 else None
     back = expected[0].view(x.movedim(dim, -1).shape).movedim(-1, dim)
-    assert_close(got[0], back, **tolerance)
+    assert_close(got[0], back, rtol=bound, atol=bound)
     for left, right in zip(got[1:], expected[1:], strict=True):
         assert_close(left, right, rtol=1e-4, atol=1e-4)
 
 
-def test_tokens_are_not_copied(backend):
+def test_tokens_are_not_copied(backend: str) -> None:
     """[batch, length, channels] is read as rows, also where it is a transposed view."""
     module = MPELU(64, dim=-1)
     x = torch.randn(2, 64, 10).transpose(1, 2)
     assert module(x).stride() == x.stride()
 
 
-def test_a_dimension_that_is_not_there_is_named():
+def test_a_dimension_that_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match=r"shape \[5\] with dim=1, got 5"):
         MPELU(5)(torch.ones(5))
     with pytest.raises(ValueError, match=r"shape \[2, 5\] with dim=-3, got 5"):
         MPELU(5, dim=-3)(torch.ones(2, 5))
 
 
-def test_numbers_for_alpha_and_beta(backend):
+def test_numbers_for_alpha_and_beta(backend: str) -> None:
     x = torch.linspace(-3, 3, 7).requires_grad_()
     assert_close(mpelu.mpelu(x, 1.0, 1.0), nn.functional.elu(x))
     assert mpelu.mpelu(x, 2, 1.0).requires_grad
@@ -123,16 +126,16 @@ def test_numbers_for_alpha_and_beta(backend):
     assert mpelu.mpelu(x.double(), 0.3, 1.0).double()[0] == 0.3 * math.expm1(-3.0)
 
 
-def test_modules_pickled_before_there_was_a_dim():
+def test_modules_pickled_before_there_was_a_dim() -> None:
     module = MPELU(3)
-    state = module.__getstate__()
+    state = module.__getstate__()  # type: ignore[no-untyped-call]
     del state["dim"]
     old = MPELU.__new__(MPELU)
     old.__setstate__(state)
     assert_close(old(torch.randn(2, 3)).shape, torch.Size([2, 3]))
 
 
-def test_torchscript():
+def test_torchscript() -> None:
     """Deprecated, but scripted models are still around."""
     module = MPELU(4, [98.0, 1.0, 0.25, -2.0], [0.01, 1.0, 1.0, 3.0])
     scripted = torch.jit.script(nn.Sequential(nn.Identity(), module))
@@ -145,31 +148,33 @@ def test_torchscript():
 GRID = torch.linspace(-5, 5, 1001)
 
 
-def test_relu_is_exact():
+def test_relu_is_exact() -> None:
     assert torch.equal(MPELU.relu()(GRID), nn.ReLU()(GRID))
     x = GRID.clone().requires_grad_()
     MPELU.relu()(x).sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, (GRID > 0).float())
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.3, 2.0])
-def test_elu_is_exact(alpha):
+def test_elu_is_exact(alpha: float) -> None:
     exact = nn.ELU(alpha)(GRID.double()).float()  # some versions of torch round it badly
     assert_close(MPELU.elu(alpha=alpha)(GRID), exact, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("slope", [0.25, 0.01, 1.0])
 @pytest.mark.parametrize("beta", [0.01, 1e-4])
-def test_prelu_is_within_the_stated_error(slope, beta):
+def test_prelu_is_within_the_stated_error(slope: float, beta: float) -> None:
     error = (MPELU.prelu(slope=slope, beta=beta)(GRID) - nn.LeakyReLU(slope)(GRID)).abs()
     bound = slope * beta * GRID**2 / 2
     assert (error <= bound + 1e-6).all()
     assert error.max() > 0.9 * bound.max() - 1e-6  # the bound says something
 
 
-def test_numbers_in_the_docstrings():
-    def off(module, y, target):
-        return abs(module(torch.tensor([y])).item() - target)
+def test_numbers_in_the_docstrings() -> None:
+    def off(module: MPELU, y: float, target: float) -> float:
+        value: float = module(torch.tensor([y])).item()
+        return abs(value - target)
 
     assert off(MPELU.prelu(), -1.0, -0.25) == pytest.approx(0.00125, rel=0.01)
     assert off(MPELU.prelu(), -5.0, -1.25) == pytest.approx(0.031, rel=0.02)
@@ -184,7 +189,7 @@ def test_numbers_in_the_docstrings():
     assert off(identity, -5.0, -5.0) == pytest.approx(0.22, rel=0.01)
 
 
-def test_copies_pickle_and_state_dict():
+def test_copies_pickle_and_state_dict() -> None:
     module = MPELU(3, alpha=0.5)
     x = torch.randn(2, 3)
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
@@ -196,7 +201,7 @@ def test_copies_pickle_and_state_dict():
     assert torch.equal(fresh(x), module(x))
 
 
-def test_meta_device():
+def test_meta_device() -> None:
     with torch.device("meta"):
         module = MPELU(3, alpha=0.5)
     assert module(torch.empty(2, 3, device="meta")).shape == (2, 3)
@@ -204,8 +209,9 @@ def test_meta_device():
     assert module.alpha.tolist() == [0.5] * 3
 
 
-def test_module_to_half_precision(backend):
+def test_module_to_half_precision(backend: str) -> None:
     module = MPELU(3).bfloat16()
     y = module(torch.randn(2, 3, 4).bfloat16())
     y.float().sum().backward()
+    assert module.alpha.grad is not None
     assert y.dtype == module.alpha.grad.dtype == torch.bfloat16
