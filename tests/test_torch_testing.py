@@ -15,11 +15,14 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close, make_tensor
-from torch.testing._internal import composite_compliance, optests
+from torch.testing._internal import composite_compliance
 from torch.testing._internal.common_dtype import floating_types_and
 from torch.testing._internal.common_modules import FunctionInput, ModuleInfo, ModuleInput
 from torch.testing._internal.common_utils import noncontiguous_like
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+from torch.testing._internal.optests.aot_autograd import aot_autograd_check
+from torch.testing._internal.optests.fake_tensor import fake_check
+from torch.testing._internal.optests.make_fx import make_fx_check
 
 import mpelu
 from mpelu import MPELU
@@ -92,8 +95,8 @@ def arguments(sample: SampleInput) -> tuple[Tensor, ...]:
 def test_samples_equal_the_reference(backend: str, dtype: torch.dtype) -> None:
     for sample in each(dtype):
         got = OPERATOR(sample.input, *sample.args, **sample.kwargs)
-        values = (t.double().numpy() for t in arguments(sample))
-        expected = torch.as_tensor(in_numpy(*values, **sample.kwargs)).to(dtype)
+        x, alpha, beta = (t.double().numpy() for t in arguments(sample))
+        expected = torch.as_tensor(in_numpy(x, alpha, beta, **sample.kwargs)).to(dtype)
         assert_close(got, expected)
 
 
@@ -138,7 +141,7 @@ def test_gradcheck_in_place(backend: str) -> None:
 def test_aot_autograd_agrees_with_eager(backend: str, dynamic: bool) -> None:
     for sample in each(torch.float32, requires_grad=True):
         if sample.input.numel():
-            optests.aot_autograd_check(mpelu.mpelu, arguments(sample), sample.kwargs, dynamic)
+            aot_autograd_check(mpelu.mpelu, arguments(sample), sample.kwargs, dynamic)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -151,8 +154,8 @@ def test_opcheck_of_every_sample(backend: str, dtype: torch.dtype) -> None:
 
 def test_fake_tensors_agree(backend: str) -> None:
     for sample in each(torch.float32):
-        optests.fake_check(mpelu.mpelu, arguments(sample), sample.kwargs)
-        optests.make_fx_check(mpelu.mpelu, arguments(sample), sample.kwargs, "fake")
+        fake_check(mpelu.mpelu, arguments(sample), sample.kwargs)
+        make_fx_check(mpelu.mpelu, arguments(sample), sample.kwargs, "fake")
 
 
 def test_subclasses_see_plain_operations() -> None:
@@ -216,7 +219,8 @@ def test_gradcheck_of_modules(backend: str) -> None:
 
         def run(x: Tensor, *values: Tensor, module: MPELU = module, names: Any = names) -> Tensor:
             state = dict(zip(names, values, strict=True))
-            return torch.func.functional_call(module, state, (x,))
+            y: Tensor = torch.func.functional_call(module, state, (x,))
+            return y
 
         assert gradcheck(run, (x, *module.parameters()))
         assert gradgradcheck(run, (x, *module.parameters()))
