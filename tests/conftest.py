@@ -57,4 +57,5 @@ def backend(request: pytest.FixtureRequest) -> str:
         needs_native()
     else:
         request.getfixturevalue("eager_only")
-    return request.param
+    name: str = request.param
+    return name

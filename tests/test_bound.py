@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from mpelu.functional import MIN_BETA
 OPTIMIZERS = [
     (info.optim_cls, options)
     for info in optim_db
-    if info.optim_cls.__name__ not in ("LBFGS", "SparseAdam", "Muon")
+    if info.optim_cls.__name__ not in ("LBFGS", "SparseAdam", "Muon")  # type: ignore[attr-defined]
     for options in ({"foreach": False}, {"foreach": True}, {"fused": True})
     if not options.get("fused") or "cpu" in getattr(info, "supports_fused_on", ())
 ]
@@ -55,7 +55,7 @@ def test_the_gradient_passes_where_it_raises_beta(
         assert_close(again, got, rtol=1e-2, atol=0)
 
 
-def _target_is_reached_from_below(module: MPELU, steps: int, update: Any) -> None:
+def _target_is_reached_from_below(module: MPELU, steps: int, update: Callable[[], object]) -> None:
     x = -torch.rand(64, 4, generator=torch.Generator().manual_seed(0))
     for _ in range(steps):
         module.zero_grad()
@@ -69,12 +69,12 @@ def _target_is_reached_from_below(module: MPELU, steps: int, update: Any) -> Non
     ("optimizer", "options"), OPTIMIZERS, ids=lambda value: getattr(value, "__name__", str(value))
 )
 def test_beta_recovers_under_every_optimizer(
-    optimizer: type[torch.optim.Optimizer], options: dict[str, bool]
+    optimizer: Callable[..., torch.optim.Optimizer], options: dict[str, bool]
 ) -> None:
     module = MPELU(4)
     with torch.no_grad():
         module.beta.fill_(-0.01)
-    update: Any = optimizer(module.parameters(), lr=FAST.get(optimizer.__name__, 0.005), **options)
+    update = optimizer(module.parameters(), lr=FAST.get(optimizer.__name__, 0.005), **options)
     _target_is_reached_from_below(module, 100, update.step)
     assert (module.beta > 0.05).all()
 
@@ -88,12 +88,12 @@ def test_beta_recovers_under_lbfgs() -> None:
 
     def loss() -> torch.Tensor:
         update.zero_grad()
-        value = (module(x) - torch.expm1(x)).square().sum()
+        value: torch.Tensor = (module(x) - torch.expm1(x)).square().sum()
         value.backward()
         return value
 
     for _ in range(5):
-        update.step(loss)  # type: ignore[arg-type]
+        update.step(loss)
     assert_close(module.beta.detach(), torch.ones(4), rtol=1e-3, atol=1e-3)
 
 
@@ -130,7 +130,8 @@ def test_the_bound_holds_under_transforms_where_the_gradient_always_passes() -> 
     values = {"alpha": torch.ones(2), "beta": torch.full((2,), -5.0)}
 
     def output(values: dict[str, torch.Tensor]) -> torch.Tensor:
-        return torch.func.functional_call(module, values, (x,))
+        result: torch.Tensor = torch.func.functional_call(module, values, (x,))
+        return result
 
     assert_close(output(values), torch.full((1, 2), -3.0 * MIN_BETA))
     for sign in (1.0, -1.0):

@@ -91,10 +91,13 @@ def test_one_negative_alpha_keeps_the_input(backend: str) -> None:
     x = torch.randn(3, 2, requires_grad=True)
 
     def kept() -> int:
-        addresses = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t: addresses.append(t.data_ptr()) or t, lambda t: t
-        ):
+        addresses: list[int] = []
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            addresses.append(tensor.data_ptr())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             outputs.append(module(x))
         return addresses[0]
 
