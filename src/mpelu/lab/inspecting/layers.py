@@ -14,7 +14,7 @@ from torch.nn.modules import conv, dropout, pooling
 from torch.nn.modules.batchnorm import _NormBase
 
 from mpelu.init.activations import LINEAR, Activation, describe_module
-from mpelu.init.channels import Value, as_value
+from mpelu.init.values import Value, as_value
 from mpelu.lab.errors import choose
 from mpelu.modules import MIN_BETA, MPELU
 

@@ -1,0 +1,237 @@
+"""Initialization of a whole network at one call."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpelu.graph import (
+    Call,
+    Inputs,
+    Weights,
+    record,
+    record_shapes,
+    trace,
+    unchanged_on_error,
+    unwrap,
+)
+from mpelu.init.layers import layer_of
+from mpelu.init.lsuv import lsuv_
+from mpelu.init.model import (
+    check_inputs,
+    check_model,
+    input_error,
+    reason,
+    reset_norms_,
+    variance_of,
+    zero_biases_,
+)
+from mpelu.init.plan import FITTED, Plan, Planner
+from mpelu.init.report import Report, rows_of
+from mpelu.init.rules import GAUSSIAN_STD, MODES, fill_
+
+NETWORK_MODES = (*MODES, "balanced")
+
+METHODS = ("taylor", "exact", "msra", "xavier", "gaussian", "lsuv")
+
+TOLERANCE = 1.5
+"""A weight is scaled by measurement where the variance of its output on the example inputs is off
+the prediction by more than this factor."""
+
+
+def initialize_(
+    model: nn.Module,
+    example_inputs: Inputs | None = None,
+    method: str = "taylor",
+    mode: str = "fan_in",
+    generator: torch.Generator | None = None,
+    *,
+    std: float = GAUSSIAN_STD,
+    input_shape: Sequence[Any] | None = None,
+) -> Report:
+    """Sets every weight of a network by the activation that feeds it.
+
+    Weights get a normal distribution of mean zero, biases zero, norm layers the identity and fresh
+    running statistics. What doesn't require gradients stays as it is; tied weights are set once.
+
+    Args:
+        model: any network, also inside DistributedDataParallel or torch.compile.
+        example_inputs: one tensor, a tuple of positional or a dict of keyword arguments. With
+            them the moments of the inputs count, pooling knows its sizes, the report has measured
+            variances, and weights whose prediction fails are scaled by measurement; the price is
+            two forward passes.
+        method: "taylor", the paper's rule; "exact", which keeps the variance of every
+            pre-activation at one; "msra", "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes
+            example_inputs as its batch).
+        mode: n of the rule is "fan_in", "fan_out", their "average", or "balanced", their geometric
+            mean in all layers but the last; no matter for xavier, gaussian and lsuv.
+        generator: of the random numbers.
+        std: standard deviation for method "gaussian".
+        input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
+            shapes for several inputs. Instead of example_inputs, for models that torch.fx can't
+            trace, and for predictions that know the size of each map. Nothing is run.
+
+    Returns:
+        A row for each weight; print it for a table.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.Linear(64, 10))
+        >>> report = initialize_(model, torch.randn(256, 64), method="exact")
+        >>> report.rows[1].predicted
+        1.0
+    """
+    if method not in METHODS:
+        raise ValueError(f"initialize_: expected a method of {list(METHODS)}, got {method!r}")
+    if mode not in NETWORK_MODES:
+        raise ValueError(f"initialize_: expected a mode of {list(NETWORK_MODES)}, got {mode!r}")
+    if not (math.isfinite(std) and std >= 0):
+        raise ValueError(f"initialize_: expected std >= 0, got {std}")
+    if example_inputs is not None and input_shape is not None:
+        raise ValueError("initialize_: expected example_inputs or input_shape, got both")
+    if method == "lsuv":
+        if example_inputs is None:
+            raise ValueError("initialize_: expected example_inputs for lsuv, got None")
+        return lsuv_(model, example_inputs, generator=generator)
+    model = unwrap(model)
+    parameters = check_model("initialize_", model, generator)
+    calls, weights = _calls(model, example_inputs, input_shape)
+    plans = Planner(calls, weights, method, mode, std).run()
+    _check_finite(plans)
+    measured: dict[int, float] = {}
+    scaled: set[int] = set()
+    # Nothing has been written so far. Only a forward pass can still fail.
+    guard = contextlib.nullcontext() if example_inputs is None else unchanged_on_error(model)
+    with guard:
+        _fill(plans, parameters, method, std, generator)
+        reset_norms_(model)
+        zero_biases_(plan.bias for plan in plans)
+        if example_inputs is not None:
+            measured, scaled = _measure(model, example_inputs, plans, method)
+    rule = method if method in ("gaussian", "xavier") else f"{method} {mode}"
+    return Report(rows_of(model, parameters, weights, plans, rule, measured, scaled))
+
+
+def _calls(
+    model: nn.Module, inputs: Inputs | None, input_shape: Sequence[Any] | None
+) -> tuple[list[Call], Weights]:
+    if input_shape is not None:
+        return _calls_by_shape(model, input_shape)
+    if inputs is None:
+        try:
+            return trace(model), Weights(model)
+        except Exception as error:
+            raise ValueError(
+                "initialize_: expected example_inputs or input_shape for a model that torch.fx "
+                f"cannot trace, got None: {reason(error)}"
+            ) from error
+    check_inputs("initialize_", inputs)
+    try:
+        return record(model, inputs)
+    except Exception as error:
+        raise input_error("initialize_", inputs, error) from error
+
+
+def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[Call], Weights]:
+    """From shapes alone; inputs are real numbers, or tokens if the model takes no real numbers."""
+    shapes = [tuple(input_shape)] if all(isinstance(n, int) for n in input_shape) else input_shape
+    errors: list[Exception] = []
+    for dtype in (torch.get_default_dtype(), torch.int64):
+        inputs = tuple(torch.zeros(2, *shape, dtype=dtype) for shape in shapes)
+        try:
+            return record_shapes(model, inputs)
+        except Exception as error:  # whatever the model's code raises
+            errors.append(error)
+    raise ValueError(
+        f"initialize_: expected an input_shape the model can run on, got {tuple(input_shape)}: "
+        f"{reason(errors[0])}"
+    ) from errors[0]
+
+
+def _check_finite(plans: Sequence[Plan]) -> None:
+    for plan in plans:
+        stds = plan.std if isinstance(plan.std, Tensor) else torch.tensor(plan.std)
+        if plan.is_trained and not stds.isfinite().all():
+            raise ValueError(
+                f"initialize_: expected finite moments before {plan.name}, got a standard "
+                f"deviation of {plan.std}; register a rule for what feeds it"
+            )
+
+
+def _fill(
+    plans: Sequence[Plan],
+    parameters: Mapping[str, nn.Parameter],
+    method: str,
+    std: float,
+    generator: torch.Generator | None,
+) -> None:
+    for plan in plans:
+        if not plan.is_trained:
+            continue
+        weight = _writable(plan, parameters)
+        if method == "gaussian":
+            # Drawn with the paper's deviation and then scaled, so that weights of any other are
+            # multiples of the same numbers.
+            fill_(weight, GAUSSIAN_STD, generator)
+            if std != GAUSSIAN_STD:
+                with torch.no_grad():
+                    weight.mul_(std / GAUSSIAN_STD)
+        else:
+            fill_(weight, plan.std, generator)
+
+
+def _writable(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> Tensor:
+    """The parameter, or the part of it that a layer uses as its weight."""
+    parameter = parameters[plan.name]
+    weight = plan.weight
+    is_part = weight is not parameter and weight.numel() < parameter.numel()
+    return weight if is_part and weight._base is parameter else parameter
+
+
+def _measure(
+    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], method: str
+) -> tuple[dict[int, float], set[int]]:
+    """Variances of the layers' outputs at the first use of each weight, and which were scaled.
+
+    Where the pass reaches a layer everything before it is done. A layer whose output is off its
+    prediction by more than `TOLERANCE` is scaled and run again on the input at hand.
+    """
+    by_weight = {_key(plan.weight): index for index, plan in enumerate(plans)}
+    measured: dict[int, float] = {}
+    scaled: set[int] = set()
+    trained = {id(parameter) for parameter in model.parameters()}
+
+    def measure(call: Call, output: Tensor, run: Any) -> Tensor:
+        layer = layer_of(call)
+        index = None if layer is None else by_weight.get(_key(layer.weight))
+        if layer is None or index is None or index in measured:
+            return output
+        plan = plans[index]
+        variance = variance_of(output)
+        if plan.is_trained and method in FITTED and _is_off(variance, plan.predicted):
+            assert plan.predicted is not None
+            layer.weight.mul_((plan.predicted / variance) ** 0.5)
+            scaled.add(index)
+            output = run()
+            variance = variance_of(output)
+        measured[index] = variance
+        return output
+
+    record(model, inputs, after=measure, written=trained)
+    return measured, scaled
+
+
+def _is_off(measured: float, predicted: float | None) -> bool:
+    """Whether the two differ by more than the tolerance, both being positive numbers."""
+    if predicted is None or not (0 < measured < math.inf and predicted > 0):
+        return False
+    return not 1 / TOLERANCE <= measured / predicted <= TOLERANCE
+
+
+def _key(weight: Tensor) -> tuple[int, int, torch.Size]:
+    """Tells a weight from others also where it is a new view in each pass."""
+    return weight.data_ptr(), weight.numel(), weight.shape
