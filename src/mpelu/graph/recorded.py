@@ -7,13 +7,15 @@ shapes alone, and computes nothing.
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from mpelu.graph.attention import attention_forward
@@ -49,7 +51,7 @@ class Weights:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._names: dict[int, tuple[Tensor, str]] = {}
-        self._derived: dict[int, tuple[Tensor, str]] = {}
+        self._derived: dict[int, tuple[Tensor, str, Callable[[], Any]]] = {}
         self.used: dict[str, str] = {}
         """The function that last took each parameter, by the parameter's path."""
         self._scan()
@@ -62,20 +64,53 @@ class Weights:
             found = self._names.get(id(tensor))
         return None if found is None else found[1]
 
-    def derive(self, sources: list[Tensor], outputs: list[Tensor]) -> None:
-        """Notes that the outputs were computed from the sources alone."""
-        owners = [source for source in sources if source.dim() > 1 and self.name(source)]
-        if owners:
-            name = self.name(max(owners, key=Tensor.numel))
-            assert name is not None
-            for output in outputs:
-                if id(output) not in self._names:
-                    # Kept alive, so that no other tensor gets the same id.
-                    self._derived[id(output)] = output, name
+    def is_trained(self, tensor: Tensor) -> bool:
+        """Whether the parameter that a tensor is, or comes from, is trained."""
+        name = self.name(tensor)
+        return name is not None and self._model.get_parameter(name).requires_grad
+
+    def derive(self, name: str, output: Any, again: Callable[[], Any]) -> None:
+        """Notes that an output was computed from a parameter, and how to compute it again."""
+        for index, tensor in enumerate([output] if isinstance(output, Tensor) else output):
+            if isinstance(tensor, Tensor) and id(tensor) not in self._names:
+                part = again if isinstance(output, Tensor) else partial(_item, again, index)
+                # Kept alive, so that no other tensor gets the same id.
+                self._derived[id(tensor)] = tensor, name, part
+
+    def again(self, tensor: Tensor) -> Tensor:
+        """The tensor computed again from the parameters as they are now."""
+        derived = self._derived.get(id(tensor))
+        return tensor if derived is None else derived[2]()
+
+    def exponent(self, tensor: Tensor) -> float:
+        """The power of its parameter's scale that a computed weight follows.
+
+        1 for a multiple of the parameter; 0 for a standardized or normalized weight, whose scale
+        doesn't depend on that of the parameter.
+        """
+        name = self.name(tensor)
+        if name is None or id(tensor) not in self._derived or _is_fake(tensor):
+            return 1.0
+        parameter = self._model.get_parameter(name)
+        before = self.again(tensor).norm().item()
+        parameter.data.mul_(2)
+        try:
+            after = self.again(tensor).norm().item()
+        finally:
+            parameter.data.div_(2)  # exact, since a power of two
+        return math.log2(after / before) if before > 0 and after > 0 else 1.0
 
     def _scan(self) -> None:
         for name, parameter in self._model.named_parameters():
             self._names.setdefault(id(parameter), (parameter, name))
+
+
+def _item(again: Callable[[], Any], index: int) -> Any:
+    return again()[index]
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    return isinstance(tensor, FakeTensor)
 
 
 class _Recorder(TorchFunctionMode):
@@ -133,16 +168,11 @@ class _Recorder(TorchFunctionMode):
             self.add_input(first, UNKNOWN)
         fed_args, fed_kwargs = substitute((args, kwargs), Tensor, self._ref)
         call = Call(name, target, fed_args, fed_kwargs)
-        sources = tensors_in((fed_args, fed_kwargs))
-        for source in sources:
-            owner = self.weights.name(source)
-            if owner is not None:
-                self.weights.used[owner] = name
         if not call.fed_by:
             output = forward()
-            made = tensors_in(output) if isinstance(output, (Tensor, tuple, list)) else []
-            self._remember(made, None)
-            self.weights.derive(sources, made)
+            if isinstance(output, (Tensor, tuple, list)):
+                self._remember(output, None)
+                self._derive(name, target, args, kwargs, output)
             return output
         if self._before is not None:
             self._before(call)
@@ -153,8 +183,31 @@ class _Recorder(TorchFunctionMode):
             call = Call(name, target, fed_args, fed_kwargs, output.shape)
         elif not isinstance(output, (tuple, list, dict)) and not tensors_in(output):
             return output
+        self._note_use(name, tensors_in((fed_args, fed_kwargs)))
         self.add(call, output)
         return output
+
+    def _note_use(self, name: str, tensors: list[Tensor]) -> list[Tensor]:
+        """Notes which parameters a call takes, and returns those with a matrix."""
+        owned = [(tensor, self.weights.name(tensor)) for tensor in tensors]
+        self.weights.used.update({owner: name for _, owner in owned if owner is not None})
+        return [tensor for tensor, owner in owned if owner is not None and tensor.dim() > 1]
+
+    def _derive(
+        self, name: str, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any
+    ) -> None:
+        """Follows what is computed from parameters alone."""
+        matrices = self._note_use(name, tensors_in((args, kwargs)))
+        if isinstance(target, nn.Module) or not matrices:
+            return
+        owner = self.weights.name(max(matrices, key=Tensor.numel))
+        assert owner is not None
+
+        def again() -> Any:
+            now = substitute((args, kwargs), Tensor, self.weights.again)
+            return target(*now[0], **now[1])
+
+        self.weights.derive(owner, output, again)
 
     def run_leaf(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any, forward: Any

@@ -215,8 +215,20 @@ def taylor_factor(activation: Activation) -> Value:
     (1 + alpha^2 beta^2) / 2 for MPELU, as in the paper. Where the tangents nearly vanish, as those
     of a squared ReLU, it is the exact one.
     """
-    factor = _tangent_factor(activation)
-    return exact_factor(activation) if has_no_tangent(activation) else factor
+    return exact_factor(activation) if has_no_tangent(activation) else _tangent_factor(activation)
+
+
+def safe_taylor_factor(activation: Activation) -> Value:
+    """As `taylor_factor`, but never below the exact one.
+
+    The tangents of MPELU lie outside of it. Those of GELU and SiLU lie inside, and weights by them
+    would let the signal grow from layer to layer.
+    """
+    factor = taylor_factor(activation)
+    if activation.slope is not None or activation.alpha is not None:
+        return factor
+    exact = exact_factor(activation)
+    return exact if average(factor) < average(exact) else factor
 
 
 def has_no_tangent(activation: Activation) -> bool:

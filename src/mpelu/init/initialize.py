@@ -9,14 +9,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from mpelu.graph import (
     Call,
     Inputs,
     Weights,
+    arguments,
+    evaluating,
     record,
     record_shapes,
+    substitute,
+    tensors_in,
     trace,
+    unchanged,
     unchanged_on_error,
     unwrap,
 )
@@ -31,7 +37,7 @@ from mpelu.init.model import (
     variance_of,
     zero_biases_,
 )
-from mpelu.init.plan import FITTED, Plan, Planner
+from mpelu.init.plan import FITTED, LARGEST, Plan, Planner, deviation
 from mpelu.init.report import Report, rows_of
 from mpelu.init.rules import GAUSSIAN_STD, MODES, fill_
 
@@ -39,9 +45,14 @@ NETWORK_MODES = (*MODES, "balanced")
 
 METHODS = ("taylor", "exact", "msra", "xavier", "gaussian", "lsuv")
 
-TOLERANCE = 1.5
+TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off
 the prediction by more than this factor."""
+DOUBTED_TOLERANCE = 1.02
+"""The same where the prediction is in doubt."""
+GRADIENT_TOLERANCE = 3.0
+"""In "balanced" mode the gradients of weights that end in a norm stay within this factor of the
+last weight's."""
 
 
 def initialize_(
@@ -112,6 +123,8 @@ def initialize_(
         zero_biases_(plan.bias for plan in plans)
         if example_inputs is not None:
             measured, scaled = _measure(model, example_inputs, plans, method)
+            if mode == "balanced" and method in FITTED:
+                _balance_gradients(model, example_inputs, plans, measured)
     rule = method if method in ("gaussian", "xavier") else f"{method} {mode}"
     return Report(rows_of(model, parameters, weights, plans, rule, measured, scaled))
 
@@ -173,6 +186,7 @@ def _fill(
         if not plan.is_trained:
             continue
         weight = _writable(plan, parameters)
+        scale = _computed_scale(plan, weight)
         if method == "gaussian":
             # Drawn with the paper's deviation and then scaled, so that weights of any other are
             # multiples of the same numbers.
@@ -181,7 +195,16 @@ def _fill(
                 with torch.no_grad():
                     weight.mul_(std / GAUSSIAN_STD)
         else:
-            fill_(weight, plan.std, generator)
+            fill_(weight, plan.std / scale if scale != 1 else plan.std, generator)
+
+
+def _computed_scale(plan: Plan, parameter: Tensor) -> float:
+    """How much larger a computed weight is than the parameter it is a multiple of; 1 for others."""
+    is_computed = plan.weight._base is None and not isinstance(plan.weight, nn.Parameter)
+    if not is_computed or plan.is_fixed or isinstance(plan.weight, FakeTensor):
+        return 1.0
+    before, after = deviation(parameter), deviation(plan.weight)
+    return after / before if before > 0 and after > 0 else 1.0
 
 
 def _writable(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> Tensor:
@@ -203,7 +226,8 @@ def _measure(
     by_weight = {_key(plan.weight): index for index, plan in enumerate(plans)}
     measured: dict[int, float] = {}
     scaled: set[int] = set()
-    trained = {id(parameter) for parameter in model.parameters()}
+    parameters = dict(model.named_parameters())
+    trained = set(map(id, parameters.values()))
 
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
         layer = layer_of(call)
@@ -212,9 +236,14 @@ def _measure(
             return output
         plan = plans[index]
         variance = variance_of(output)
-        if plan.is_trained and method in FITTED and _is_off(variance, plan.predicted):
+        can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
+        tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
+        if can_scale and _is_off(variance, plan.predicted, tolerance):
             assert plan.predicted is not None
-            layer.weight.mul_((plan.predicted / variance) ** 0.5)
+            factor = (plan.predicted / variance) ** 0.5
+            layer.weight.mul_(factor)
+            if layer.weight._base is None and layer.weight is not parameters[plan.name]:
+                parameters[plan.name].mul_(factor)  # the weight was computed from it
             scaled.add(index)
             output = run()
             variance = variance_of(output)
@@ -225,11 +254,57 @@ def _measure(
     return measured, scaled
 
 
-def _is_off(measured: float, predicted: float | None) -> bool:
+def _balance_gradients(
+    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], measured: dict[int, float]
+) -> None:
+    """Scales weights that end in a norm, so that their gradients are not far from the last's.
+
+    The norm takes the scale out of the signal, but a gradient is as much smaller as its weight is
+    larger. The loss is a random direction of the output.
+    """
+    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
+    free = [plan for plan in plans if plan.is_free and plan.is_trained]
+    last = next((plan for plan in reversed(plans) if plan.is_trained), None)
+    if last is None or not free:
+        return
+    parameters = dict(model.named_parameters())
+    chosen = [parameters[plan.name] for plan in [last, *free]]
+    with (
+        unchanged(list(model.modules())),
+        evaluating(model.modules()),
+        torch.enable_grad(),
+    ):
+        outputs = [
+            tensor
+            for tensor in tensors_in(model(*args, **kwargs))
+            if tensor.is_floating_point() and tensor.requires_grad
+        ]
+        if not outputs:
+            return
+        generator = torch.Generator().manual_seed(0)
+        direction = torch.randn(outputs[0].shape, generator=generator).to(outputs[0])
+        gradients = torch.autograd.grad(outputs[0], chosen, direction, allow_unused=True)
+    norms = [0.0 if each is None else each.norm().item() for each in gradients]
+    for plan, norm in zip(free, norms[1:], strict=True):
+        if not (norm > 0 and norms[0] > 0):
+            continue
+        ratio = norm / norms[0]
+        factor = ratio / min(max(ratio, 1 / GRADIENT_TOLERANCE), GRADIENT_TOLERANCE)
+        factor = min(max(factor, 1 / LARGEST), LARGEST)
+        with torch.no_grad():
+            parameters[plan.name].mul_(factor)
+        plan.std = plan.std * factor
+        plan.predicted = (plan.predicted or 0.0) * factor**2
+        index = plans.index(plan)
+        if index in measured:
+            measured[index] *= factor**2
+
+
+def _is_off(measured: float, predicted: float | None, tolerance: float) -> bool:
     """Whether the two differ by more than the tolerance, both being positive numbers."""
     if predicted is None or not (0 < measured < math.inf and predicted > 0):
         return False
-    return not 1 / TOLERANCE <= measured / predicted <= TOLERANCE
+    return not 1 / tolerance <= measured / predicted <= tolerance
 
 
 def _key(weight: Tensor) -> tuple[int, int, torch.Size]:

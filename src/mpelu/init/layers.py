@@ -225,6 +225,10 @@ def _einsum_call(call: Call) -> Layer | None:
     return None
 
 
+def _grouped_call(call: Call) -> Layer | None:
+    return _product(call.argument(1, "mat2"), None, call.argument(0, "input"))
+
+
 def _is_weight(value: Any) -> bool:
     """Whether it is trained: a matrix of constants is not a layer."""
     return (
@@ -262,6 +266,14 @@ _FUNCTIONS: dict[Any, Callable[[Call], Layer | None]] = {
         ],
         _matmul_call,
     ),
+    **{
+        function: _grouped_call
+        for function in (
+            getattr(torch, "_grouped_mm", None),
+            getattr(F, "grouped_mm", None),
+        )
+        if function is not None
+    },
     torch.einsum: _einsum_call,
     torch.functional.einsum: _einsum_call,
 }  # fmt: skip

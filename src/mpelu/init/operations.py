@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -367,7 +367,7 @@ def _finite(signal: Signal) -> Signal:
 @register_operation(*_named("pow", "float_power"))
 def _power(step: Step) -> Signal | None:
     exponent = step.call.argument(1, "exponent")
-    return _elementwise(step) if isinstance(exponent, (int, float)) else None
+    return _formula(step) if isinstance(exponent, (int, float)) else None
 
 
 # Elementwise functions
@@ -429,10 +429,21 @@ register_operation(
     *_named(
         "sigmoid", "tanh", "gelu", "silu", "mish", "softplus", "hardswish", "hardsigmoid",
         "hardtanh", "relu6", "logsigmoid", "softsign", "tanhshrink", "softshrink", "hardshrink",
-        "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "abs", "absolute",
-        "square", "sin", "cos", "erf", "clamp", "clamp_min", "clamp_max", "clip", "threshold",
+        "sin", "erf", "threshold",
     )
 )(_elementwise)  # fmt: skip
+
+
+@register_operation(
+    *_named(
+        "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "abs", "absolute",
+        "square", "cos", "clamp", "clamp_min", "clamp_max", "clip",
+    )
+)  # fmt: skip
+def _formula(step: Step) -> Signal | None:
+    """Part of a formula, such as a norm: tangents at zero say nothing about it."""
+    found = _elementwise(step)
+    return None if found is None else replace(found, factor=found.second, before=None)
 
 
 @register_operation(nn.GLU, *_named("glu"))
@@ -816,6 +827,25 @@ def _recur(step: Step) -> Signal:
     second = hidden_second(type(step.call.target).__name__.removesuffix("Cell"))
     source = Source(step.call.name, Activation(type(step.call.target).__name__, torch.tanh))
     return Signal(0.0, second, second, (source,))
+
+
+_KEEPERS, _NORMERS = frozenset([_keeps, _mixes]), frozenset([_norm_module, _norm_function])
+
+
+def ends_in_norm(index: int, calls: Sequence[Call], consumers: Mapping[int, list[int]]) -> bool:
+    """Whether the output of a call reaches nothing but a norm, which ignores its scale."""
+    while len(consumers.get(index, ())) == 1:
+        index = consumers[index][0]
+        rule = _rule_for(calls[index].target)
+        if rule in _NORMERS:
+            return not is_frozen_norm(calls[index])
+        if rule not in _KEEPERS:
+            return False
+    return False
+
+
+def is_frozen_norm(call: Call) -> bool:
+    return isinstance(call.target, nn.Module) and is_frozen(call.target)
 
 
 _ADDITIONS = frozenset(_named("add", "radd", "sub", "subtract", "rsub"))

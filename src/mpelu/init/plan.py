@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.graph import Call, Weights, collector_paused
-from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, taylor_factor
+from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.layers import Layer, layer_of
-from mpelu.init.operations import Step, added_signals, propagate
+from mpelu.init.operations import Step, added_signals, ends_in_norm, propagate
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
 from mpelu.init.signal import Profile, Signal, Source, flat, padded, resized
@@ -24,6 +24,12 @@ TARGET = 1.0
 
 FITTED = ("taylor", "exact", "msra")
 """Methods that read the moments of what feeds a weight."""
+
+LARGEST = 10.0
+"""Variance above which first-order rules give way to the exact one, with inputs or shapes."""
+
+TANGENT_NOTE = "its tangents at zero vanish; its exact second moment was used"
+CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
 
 
 @dataclass
@@ -43,8 +49,10 @@ class Plan:
     predicted: float | None
     """Variance of the layer's output; None if it can't be observed."""
     doubts: tuple[str, ...] = ()
-    is_last: bool = False
-    uses: int = 1
+    is_free: bool = False
+    """Whether the layer's output goes to a norm, so that its scale doesn't change the signal."""
+    is_fixed: bool = False
+    """Whether the weight is standardized, so that the scale of the parameter has no effect."""
 
 
 class Planner:
@@ -68,11 +76,18 @@ class Planner:
     ) -> None:
         self._calls, self._weights = calls, weights
         self._method, self._mode, self._gaussian_std = method, mode, std
-        self._factor = msra_factor if method == "msra" else taylor_factor
+        self._factor = msra_factor if method == "msra" else safe_taylor_factor
         self._layers = [layer_of(call) for call in calls]
         self._shapes = [call.shape for call in calls]
         self._uses = Counter(id(layer.weight) for layer in self._layers if layer is not None)
-        self._consumers = Counter(index for call in calls for index in call.fed_by)
+        self._consumers: dict[int, list[int]] = {}
+        for index, call in enumerate(calls):
+            for fed in call.fed_by:
+                self._consumers.setdefault(fed, []).append(index)
+        self._last = max(
+            (index for index, layer in enumerate(self._layers) if layer is not None), default=0
+        )
+        self._knows_shapes = any(shape is not None for shape in self._shapes)
         self._additions = sum(len(call.fed_by) > 1 and added_signals(call) for call in calls)
         self._signals: list[Signal] = []
         self._profiles: list[Profile] = []
@@ -90,23 +105,20 @@ class Planner:
                 signal, profile = self._through_layer(index, call, layer)
             else:
                 signal, profile = self._through_operation(index, call)
-            if signal.layer is not None and self._consumers[index] > 1:
+            if signal.layer is not None and len(self._consumers.get(index, ())) > 1:
                 signal = replace(signal, layer=None)
             self._signals.append(signal)
             self._profiles.append(profile)
-        plans = [plan for plans in self._plans.values() for plan in plans]
-        if plans:
-            plans[-1].is_last = True
-        return plans
+        return [plan for plans in self._plans.values() for plan in plans]
 
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
         signal = self._signals[layer.fed]
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
         key = id(layer.weight)
         name = self._weights.name(layer.weight)
-        is_trained = name is not None and _is_trained(layer.weight)
+        is_trained = name is not None and self._weights.is_trained(layer.weight)
         if name is not None and key not in self._of_weight:
-            fan, std = self._std(layer, signal, reached)
+            fan, std = self._std(index, layer, signal, reached)
             plan = Plan(
                 name,
                 layer.weight,
@@ -117,15 +129,24 @@ class Planner:
                 std,
                 0.0,
                 self._doubts(signal),
-                uses=self._uses[key],
+                is_free=self._mode == "balanced"
+                and ends_in_norm(index, self._calls, self._consumers),
             )
             self._of_weight[key] = plan
             self._plans[index] = [plan]
-        if is_trained:
+            if is_trained:
+                self._adjust(plan, layer, signal, reached)
+        if is_trained and not self._of_weight[key].is_fixed:
             mean, variance = _after_random(layer, signal, reached, self._of_weight[key].std)
         else:
             mean, variance = _after_fixed(layer, signal)
-        is_free = self._method == "exact" and is_trained and self._uses[key] == 1
+        is_free = (
+            self._method == "exact"
+            and is_trained
+            and self._uses[key] == 1
+            and index != self._last
+            and not self._of_weight[key].is_fixed
+        )
         after = Signal(
             mean,
             variance,
@@ -139,6 +160,18 @@ class Planner:
         if index in self._plans:
             self._plans[index][0].predicted = after.overall_variance
         return after, profile
+
+    def _adjust(self, plan: Plan, layer: Layer, signal: Signal, reached: float) -> None:
+        """Takes into account how a weight is computed, and that first-order rules may explode."""
+        if self._method not in FITTED:
+            return
+        if self._knows_shapes and self._method != "exact":
+            _, variance = _after_random(layer, signal, reached, plan.std)
+            if average(variance) > LARGEST:
+                plan.std = plan.std * math.sqrt(TARGET / average(variance))
+                plan.doubts = (*plan.doubts, CAPPED_NOTE)
+        if layer.weight._base is None and not isinstance(layer.weight, nn.Parameter):
+            plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
 
     def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
         if call.target is None:
@@ -159,10 +192,22 @@ class Planner:
             return flat(shape), 1.0
         return padded(profile, layer.kernel, layer.stride, layer.dilation, layer.padding)
 
-    def _std(self, layer: Layer, signal: Signal, reached: float) -> tuple[float | None, Value]:
+    def _fan(self, index: int, layer: Layer) -> float:
+        """n of the rule. "balanced" leaves fan_in where a norm follows, and in the last layer."""
+        mode = self._mode
+        if mode == "balanced" and (
+            index == self._last or ends_in_norm(index, self._calls, self._consumers)
+        ):
+            mode = "fan_in"
+        return fan_of(mode, layer.fan_in, layer.fan_out)
+
+    def _std(
+        self, index: int, layer: Layer, signal: Signal, reached: float
+    ) -> tuple[float | None, Value]:
         """n of the rule and the standard deviation, of each group where they differ.
 
         Args:
+            index: of the call.
             layer: whose weight it is for.
             signal: into the layer.
             reached: share of the layer's inputs that are not padding.
@@ -174,7 +219,7 @@ class Planner:
         if self._method == "xavier":
             fan = fan_of("average", layer.fan_in, layer.fan_out)
             return fan, fan**-0.5
-        fan = fan_of(self._mode, layer.fan_in, layer.fan_out)
+        fan = self._fan(index, layer)
         if self._method == "exact":
             return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5
         return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5
@@ -187,8 +232,7 @@ class Planner:
                 if has_no_tangent(source.activation)
             ]
             if flat_ones:
-                note = f"{flat_ones[0]} has no tangent at zero; its exact second moment was used"
-                return (*signal.doubts, note)
+                return (*signal.doubts, f"{flat_ones[0]}: {TANGENT_NOTE}")
         return signal.doubts
 
     def _share_sum(self, call: Call) -> None:
@@ -248,14 +292,9 @@ _FED_BY_INPUT = ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")
 
 
 def deviation(weight: Tensor) -> float:
-    return weight.detach().double().std(correction=0).item()
-
-
-def _is_trained(weight: Tensor) -> bool:
-    if weight.requires_grad:
-        return True
-    base = weight._base
-    return base is not None and base.requires_grad
+    """Standard deviation over all elements."""
+    dtype = torch.promote_types(weight.dtype, torch.float64)
+    return weight.detach().to(dtype).std(correction=0).item()
 
 
 def _by_group(layer: Layer, value: Value) -> Value:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from mpelu.graph import Weights
 from mpelu.init.operations import NORMS
-from mpelu.init.plan import Plan, deviation
-from mpelu.init.signal import Source
+from mpelu.init.plan import CAPPED_NOTE, TANGENT_NOTE, Plan, deviation
+from mpelu.init.signal import UNSTABLE_NOTE, Source
 from mpelu.init.values import Value, average
 
 
@@ -140,6 +140,10 @@ def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
     )
 
 
+_LASTING = (UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE)
+"""Notes that a measurement on one batch doesn't settle."""
+
+
 def _note(plan: Plan, measured: float | None) -> str:
     """Doubts about a prediction count only as long as nothing was measured."""
     if measured is None:
@@ -147,14 +151,14 @@ def _note(plan: Plan, measured: float | None) -> str:
     predicted = plan.predicted or 0.0
     is_close = predicted > 0 and 1 / OFF <= measured / predicted <= OFF
     if is_close:
-        return "; ".join(doubt for doubt in plan.doubts if "no tangent" in doubt)
+        return "; ".join(doubt for doubt in plan.doubts if doubt.endswith(_LASTING))
     return "; ".join([f"measured {measured:.3g} where {predicted:.3g} was predicted", *plan.doubts])
 
 
 def _reason_left(use: str | None) -> str:
     if use is None:
         return "not used in the forward pass; left as it was"
-    return f"used by {use}, not as the weight of a linear or convolutional layer; left as it was"
+    return f"used by {use}, but not as the weight of a layer that the input feeds; left as it was"
 
 
 def _label(source: Source) -> str:

@@ -6,6 +6,7 @@ network is several times as fast as with tensors of one element.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ NEGLIGIBLE = 30.0
 """First-order rules ignore an addend whose second moment is smaller than the other's by this."""
 UNSTABLE = 10.0
 """A prediction is doubted where activations multiply a relative error in the variance by this."""
+UNSTABLE_NOTE = "a small error in the variance grows more than tenfold on the way"
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,11 @@ def activated(signal: Signal, name: str, activation: Activation, factor: Factor)
         mean, variance = fit(mean, activation.channels), fit(variance, activation.channels)
     first, variance_after = gaussian_moments(activation, mean, variance)
     growth = signal.growth * sensitivity(activation, average(variance))
+    by_rule = factor(activation)
     after = Signal(
         first,
         variance_after,
-        factor(activation),
+        by_rule if math.isfinite(average(by_rule)) else variance_after + first**2,
         (Source(name, activation),),
         signal.channels,
         before=(activation, mean, variance),
