@@ -34,6 +34,11 @@ def entry(name: str) -> Callable[[Callable[[], Built]], Callable[[], Built]]:
     return register
 
 
+def module(name: str) -> Any:
+    """A module of a package that may be missing."""
+    return importlib.import_module(name)
+
+
 def images(size: int, channels: int = 3, batch: int = 8) -> Callable[[], Tensor]:
     return lambda: torch.randn(batch, channels, size, size)
 
@@ -70,7 +75,7 @@ _TIMM: dict[str, dict[str, Any]] = {
 
 def _timm(name: str, size: int, **options: Any) -> Callable[[], Built]:
     def build() -> Built:
-        import timm
+        timm = module("timm")
 
         return timm.create_model(name, num_classes=100, **options), images(size)
 
@@ -85,7 +90,7 @@ ZOO.update({f"timm/{name}": _timm(name, **options) for name, options in _TIMM.it
 
 def _torchvision(name: str, size: int, **options: Any) -> Callable[[], Built]:
     def build() -> Built:
-        models = importlib.import_module("torchvision.models")
+        models = module("torchvision.models")
         return models.get_model(name, num_classes=100, **options), images(size)
 
     return build
@@ -114,7 +119,7 @@ _WIDE = {**_SMALL, "intermediate_size": 128, "vocab_size": 200}
 
 def _language(model: str, config: str, **options: Any) -> Callable[[], Built]:
     def build() -> Built:
-        import transformers
+        transformers = module("transformers")
 
         built = getattr(transformers, model)(getattr(transformers, config)(**options))
         return built, lambda: {"input_ids": tokens(options.get("vocab_size", 200))}
@@ -164,7 +169,7 @@ ZOO.update(
 
 @entry("transformers/t5")
 def _t5() -> Built:
-    import transformers
+    transformers = module("transformers")
 
     config = transformers.T5Config(
         d_model=64, d_kv=16, d_ff=128, num_layers=3, num_heads=4, vocab_size=200
@@ -175,7 +180,7 @@ def _t5() -> Built:
 
 @entry("transformers/whisper")
 def _whisper() -> Built:
-    import transformers
+    transformers = module("transformers")
 
     config = transformers.WhisperConfig(
         d_model=64, encoder_layers=3, decoder_layers=3, encoder_attention_heads=4,
@@ -192,7 +197,7 @@ def _whisper() -> Built:
 
 @entry("transformers/vit")
 def _hugging_face_vit() -> Built:
-    import transformers
+    transformers = module("transformers")
 
     config = transformers.ViTConfig(**_SMALL, intermediate_size=128, image_size=64, num_labels=100)
     make = images(64)
@@ -201,7 +206,7 @@ def _hugging_face_vit() -> Built:
 
 @entry("transformers/wav2vec2")
 def _wav2vec2() -> Built:
-    import transformers
+    transformers = module("transformers")
 
     config = transformers.Wav2Vec2Config(
         **_SMALL, intermediate_size=128, conv_dim=(32, 32, 32), conv_stride=(5, 4, 4),
@@ -217,21 +222,21 @@ def _wav2vec2() -> Built:
 
 @entry("segmentation-models-pytorch/unet")
 def _smp_unet() -> Built:
-    import segmentation_models_pytorch as smp
+    smp = module("segmentation_models_pytorch")
 
     return smp.Unet("resnet18", encoder_weights=None, classes=8), images(64)
 
 
 @entry("segmentation-models-pytorch/fpn")
 def _smp_fpn() -> Built:
-    import segmentation_models_pytorch as smp
+    smp = module("segmentation_models_pytorch")
 
     return smp.FPN("resnet18", encoder_weights=None, classes=8), images(64)
 
 
 @entry("vit-pytorch/vit")
 def _vit_pytorch() -> Built:
-    from vit_pytorch import ViT
+    ViT = module("vit_pytorch").ViT
 
     options = {"dim": 64, "depth": 4, "heads": 4, "mlp_dim": 128}
     return ViT(image_size=64, patch_size=16, num_classes=100, **options), images(64)
@@ -239,7 +244,7 @@ def _vit_pytorch() -> Built:
 
 @entry("vit-pytorch/simple-vit")
 def _simple_vit() -> Built:
-    from vit_pytorch import SimpleViT
+    SimpleViT = module("vit_pytorch").SimpleViT
 
     options = {"dim": 64, "depth": 4, "heads": 4, "mlp_dim": 128}
     return SimpleViT(image_size=64, patch_size=16, num_classes=100, **options), images(64)
@@ -247,7 +252,7 @@ def _simple_vit() -> Built:
 
 @entry("vit-pytorch/cct")
 def _cct() -> Built:
-    from vit_pytorch.cct import CCT
+    CCT = module("vit_pytorch.cct").CCT
 
     return CCT(
         img_size=(64, 64), embedding_dim=64, n_conv_layers=2, kernel_size=7, stride=2, padding=3,
@@ -257,7 +262,8 @@ def _cct() -> Built:
 
 @entry("x-transformers/decoder")
 def _x_transformers() -> Built:
-    from x_transformers import Decoder, TransformerWrapper
+    Decoder = module("x_transformers").Decoder
+    TransformerWrapper = module("x_transformers").TransformerWrapper
 
     layers = Decoder(dim=64, depth=4, heads=4, rotary_pos_emb=True, ff_glu=True)
     model = TransformerWrapper(num_tokens=200, max_seq_len=32, attn_layers=layers)
@@ -266,21 +272,21 @@ def _x_transformers() -> Built:
 
 @entry("pytorchcv/resnet10")
 def _pytorchcv_resnet() -> Built:
-    from pytorchcv.model_provider import get_model
+    get_model = module("pytorchcv.model_provider").get_model
 
     return get_model("resnet10", pretrained=False), images(224, batch=4)
 
 
 @entry("pytorchcv/bam-resnet18")
 def _pytorchcv_squeeze() -> Built:
-    from pytorchcv.model_provider import get_model
+    get_model = module("pytorchcv.model_provider").get_model
 
     return get_model("bam_resnet18", pretrained=False), images(224, batch=4)
 
 
 @entry("open-clip/text-image")
 def _open_clip() -> Built:
-    from open_clip.model import CLIP
+    CLIP = module("open_clip.model").CLIP
 
     model = CLIP(
         embed_dim=64,
@@ -293,21 +299,21 @@ def _open_clip() -> Built:
 
 @entry("monai/unet")
 def _monai_unet() -> Built:
-    from monai.networks.nets import UNet
+    UNet = module("monai.networks.nets").UNet
 
     return UNet(2, 1, 4, channels=(16, 32, 64), strides=(2, 2), num_res_units=2), images(32, 1)
 
 
 @entry("monai/segresnet")
 def _monai_segresnet() -> Built:
-    from monai.networks.nets import SegResNet
+    SegResNet = module("monai.networks.nets").SegResNet
 
     return SegResNet(spatial_dims=2, init_filters=8, in_channels=1, out_channels=4), images(32, 1)
 
 
 @entry("torch-geometric/gcn")
 def _graph_convolution() -> Built:
-    from torch_geometric.nn import GCN
+    GCN = module("torch_geometric.nn").GCN
 
     edges = torch.randint(0, 64, (2, 256), generator=torch.Generator().manual_seed(0))
     model = GCN(16, 64, num_layers=4, out_channels=16)
@@ -316,7 +322,7 @@ def _graph_convolution() -> Built:
 
 @entry("torch-geometric/gat")
 def _graph_attention() -> Built:
-    from torch_geometric.nn import GAT
+    GAT = module("torch_geometric.nn").GAT
 
     edges = torch.randint(0, 64, (2, 256), generator=torch.Generator().manual_seed(0))
     model = GAT(16, 64, num_layers=4, out_channels=16)
@@ -325,14 +331,14 @@ def _graph_attention() -> Built:
 
 @entry("efficientnet-pytorch/b0")
 def _efficientnet() -> Built:
-    from efficientnet_pytorch import EfficientNet
+    EfficientNet = module("efficientnet_pytorch").EfficientNet
 
     return EfficientNet.from_name("efficientnet-b0", num_classes=100), images(64)
 
 
 @entry("perceiver-pytorch/perceiver")
 def _perceiver() -> Built:
-    from perceiver_pytorch import Perceiver
+    Perceiver = module("perceiver_pytorch").Perceiver
 
     model = Perceiver(
         num_freq_bands=4, max_freq=10.0, depth=2, num_latents=16, latent_dim=64, num_classes=100,
@@ -343,7 +349,7 @@ def _perceiver() -> Built:
 
 @entry("mlp-mixer-pytorch/mixer")
 def _mixer() -> Built:
-    from mlp_mixer_pytorch import MLPMixer
+    MLPMixer = module("mlp_mixer_pytorch").MLPMixer
 
     options = {"image_size": 64, "channels": 3, "patch_size": 16, "dim": 64, "depth": 4}
     return MLPMixer(num_classes=100, **options), images(64)
@@ -351,14 +357,14 @@ def _mixer() -> Built:
 
 @entry("g-mlp-pytorch/vision")
 def _gated_mlp() -> Built:
-    from g_mlp_pytorch import gMLPVision
+    gMLPVision = module("g_mlp_pytorch").gMLPVision
 
     return gMLPVision(image_size=64, patch_size=16, num_classes=100, dim=64, depth=4), images(64)
 
 
 @entry("performer-pytorch/lm")
 def _performer() -> Built:
-    from performer_pytorch import PerformerLM
+    PerformerLM = module("performer_pytorch").PerformerLM
 
     model = PerformerLM(num_tokens=200, max_seq_len=16, dim=64, depth=3, heads=4, causal=False)
     return model, lambda: tokens(200)
@@ -366,7 +372,7 @@ def _performer() -> Built:
 
 @entry("linformer/lm")
 def _linformer() -> Built:
-    from linformer import LinformerLM
+    LinformerLM = module("linformer").LinformerLM
 
     model = LinformerLM(num_tokens=200, dim=64, seq_len=16, depth=3, heads=4, k=8)
     return model, lambda: tokens(200)
@@ -374,7 +380,7 @@ def _linformer() -> Built:
 
 @entry("neuraloperator/fno")
 def _fourier() -> Built:
-    from neuralop.models import FNO
+    FNO = module("neuralop.models").FNO
 
     model = FNO(n_modes=(8, 8), hidden_channels=16, in_channels=1, out_channels=1, n_layers=3)
     return model, images(32, 1)
@@ -382,14 +388,14 @@ def _fourier() -> Built:
 
 @entry("siren-pytorch/siren")
 def _siren() -> Built:
-    from siren_pytorch import SirenNet
+    SirenNet = module("siren_pytorch").SirenNet
 
     return SirenNet(2, 64, 3, num_layers=4), lambda: torch.rand(256, 2) * 2 - 1
 
 
 @entry("diffusers/unet2d")
 def _diffusers_unet() -> Built:
-    from diffusers import UNet2DModel
+    UNet2DModel = module("diffusers").UNet2DModel
 
     model = UNet2DModel(
         sample_size=32, block_out_channels=(32, 64), layers_per_block=1, norm_num_groups=8,
@@ -402,14 +408,15 @@ def _diffusers_unet() -> Built:
 
 @entry("mambapy/mamba")
 def _mambapy() -> Built:
-    from mambapy.mamba import Mamba, MambaConfig
+    Mamba = module("mambapy.mamba").Mamba
+    MambaConfig = module("mambapy.mamba").MambaConfig
 
     return Mamba(MambaConfig(d_model=64, n_layers=3)), lambda: torch.randn(4, 16, 64)
 
 
 @entry("segment-anything/encoder")
 def _segment_anything() -> Built:
-    from segment_anything.modeling.image_encoder import ImageEncoderViT
+    ImageEncoderViT = module("segment_anything.modeling.image_encoder").ImageEncoderViT
 
     model = ImageEncoderViT(
         img_size=64, patch_size=8, embed_dim=64, depth=4, num_heads=4, out_chans=32, window_size=4,
@@ -420,7 +427,7 @@ def _segment_anything() -> Built:
 
 @entry("pretrainedmodels/se-resnet50")
 def _pretrained_squeeze() -> Built:
-    import pretrainedmodels
+    pretrainedmodels = module("pretrainedmodels")
 
     return pretrainedmodels.__dict__["se_resnet50"](num_classes=100, pretrained=None), images(
         224, batch=4
@@ -456,4 +463,4 @@ def _deep_silu() -> Built:
     layers: list[nn.Module] = [nn.Linear(128, 128)]
     for _ in range(49):
         layers += [nn.SiLU(), nn.Linear(128, 128)]
-    return nn.Sequential(*layers), lambda: torch.randn(64, 128)
+    return nn.Sequential(*layers), lambda: torch.randn(256, 128)

@@ -1,4 +1,4 @@
-"""Moments of activations of a Gaussian variable in float64, and how far MPELU is from its tangents."""
+"""Moments of activations of a Gaussian variable in float64, and the residual of the tangents."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from mpelu.graph.calls import (
     unwrap,
 )
 from mpelu.graph.probe import (
+    LEAVES,
     elementwise,
     elementwise_channels,
     elementwise_function,
@@ -31,6 +32,7 @@ from mpelu.graph.symbolic import trace
 
 __all__ = [
     "INPUT",
+    "LEAVES",
     "UNKNOWN",
     "Call",
     "Inputs",

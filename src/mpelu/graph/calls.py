@@ -30,6 +30,11 @@ class Ref:
         """What torch.fx prints for it in an f-string or an assertion."""
         return f"call_{self.index}"
 
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Where torch.fx leaves remarks, which nobody reads here."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Call:

@@ -12,13 +12,17 @@ from torch import Tensor, fx, nn
 from mpelu.modules import MPELU
 
 
+LEAVES: set[type] = {MPELU}
+"""Classes whose modules are one node of the graph; those with a registered rule join them."""
+
+
 def is_leaf(module: nn.Module) -> bool:
     """Whether the module is one node of the graph.
 
     Modules of torch.nn without submodules are, and so is every elementwise module. Attention runs
     as the linear layers it consists of.
     """
-    if isinstance(module, MPELU):
+    if not LEAVES.isdisjoint(type(module).__mro__):
         return True
     if any(True for _ in module.children()) or isinstance(module, torch.jit.ScriptModule):
         return False

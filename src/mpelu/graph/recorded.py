@@ -64,6 +64,18 @@ class Weights:
             found = self._names.get(id(tensor))
         return None if found is None else found[1]
 
+    def key(self, tensor: Tensor) -> tuple[str, int, torch.Size] | None:
+        """Tells a weight, or part of a packed one, from others; the same in every pass."""
+        name = self.name(tensor)
+        if name is None:
+            return None
+        is_part = isinstance(tensor._base, nn.Parameter)
+        return name, int(tensor.storage_offset()) if is_part else 0, tensor.shape
+
+    def is_computed(self, tensor: Tensor) -> bool:
+        """Whether the tensor was computed from a parameter, rather than being one or part of it."""
+        return id(tensor) in self._derived and not isinstance(tensor._base, nn.Parameter)
+
     def is_trained(self, tensor: Tensor) -> bool:
         """Whether the parameter that a tensor is, or comes from, is trained."""
         name = self.name(tensor)
@@ -198,7 +210,7 @@ class _Recorder(TorchFunctionMode):
     ) -> None:
         """Follows what is computed from parameters alone."""
         matrices = self._note_use(name, tensors_in((args, kwargs)))
-        if isinstance(target, nn.Module) or not matrices:
+        if not matrices:
             return
         owner = self.weights.name(max(matrices, key=Tensor.numel))
         assert owner is not None
@@ -241,6 +253,9 @@ def record(
     before: Before | None = None,
     after: After | None = None,
     written: Collection[int] = (),
+    *,
+    weights: Weights | None = None,
+    fake: FakeTensorMode | None = None,
 ) -> tuple[list[Call], Weights]:
     """The calls of the model on the inputs, from a forward pass that leaves no trace.
 
@@ -250,10 +265,13 @@ def record(
         before: called ahead of each call.
         after: called with each output that is a tensor, and may replace it.
         written: ids of tensors that `before` and `after` change on purpose.
+        weights: of the model, if the caller has them already.
+        fake: to compute shapes alone.
     """
     # Copies, because a model whose first layer works in place would overwrite the inputs.
-    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
-    weights = Weights(model)
+    copy = torch.clone if fake is None else fake.from_tensor
+    args, kwargs = substitute(arguments(inputs), Tensor, copy)
+    weights = weights or Weights(model)
     recorder = _Recorder(weights, before, after)
     with (
         unchanged(list(model.modules()), written=written),
@@ -264,7 +282,7 @@ def record(
     ):
         recorder.add_constants(model.buffers())
         recorder.add_input((args, kwargs))
-        with recorder:
+        with recorder, fake or contextlib.nullcontext():
             model(*args, **kwargs)
     return recorder.calls, weights
 
@@ -274,9 +292,7 @@ def record_shapes(model: nn.Module, inputs: Inputs) -> tuple[list[Call], Weights
 
     Works for what torch.export can trace: the flow of control must not depend on values.
     """
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake:
-        return record(model, substitute(inputs, Tensor, fake.from_tensor))
+    return record(model, inputs, fake=FakeTensorMode(allow_non_fake_inputs=True))
 
 
 def _has_weight(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -60,6 +60,10 @@ def snapshot(
     ]
 
     def restore() -> None:
+        for module in modules:
+            reshard = getattr(module, "reshard", None)
+            if callable(reshard):  # FSDP, which keeps whole parameters after a pass
+                reshard()
         with torch.no_grad():
             # By value, because writing through .data leaves no trace.
             for tensor, old in tensors:

@@ -14,9 +14,10 @@ from mpelu.graph.state import unchanged
 class _Tracer(fx.Tracer):
     """Keeps a list of calls where torch.fx would build a graph, at a quarter of the time."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, parameters_as_proxies: bool) -> None:
         super().__init__()
         self.calls: list[Call] = []
+        self._parameters_as_proxies = parameters_as_proxies
         # Found out ahead: while a trace runs no other can.
         parts = list(model.modules())
         self._leaves = {
@@ -47,6 +48,10 @@ class _Tracer(fx.Tracer):
         return self._add(name_of(target), function, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+        # Needed where a method of a parameter takes symbolic sizes, as in
+        # self.token.expand(x.size(0), -1).
+        if self._parameters_as_proxies and isinstance(attr_val, Tensor):
+            return fx.Proxy(attr_val, self)  # type: ignore[arg-type]
         return attr_val
 
     def create_arg(self, a: Any) -> Any:
@@ -63,7 +68,14 @@ def _node(proxy: fx.Proxy) -> Any:
 @collector_paused()
 def trace(model: nn.Module) -> list[Call]:
     """The calls of the model; raises what the model's code raises on a symbolic tensor."""
-    tracer = _Tracer(model)
+    try:
+        return _traced(model, parameters_as_proxies=False)
+    except Exception:  # the second attempt raises what is wrong
+        return _traced(model, parameters_as_proxies=True)
+
+
+def _traced(model: nn.Module, parameters_as_proxies: bool) -> list[Call]:
+    tracer = _Tracer(model, parameters_as_proxies)
     # The code of torch's own containers keeps nothing.
     own = [part for part in tracer.others if not type(part).__module__.startswith("torch.nn")]
     with evaluating(tracer.others), unchanged(own, values=False):

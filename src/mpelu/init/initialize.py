@@ -58,7 +58,7 @@ last weight's."""
 def initialize_(
     model: nn.Module,
     example_inputs: Inputs | None = None,
-    method: str = "taylor",
+    method: str = "exact",
     mode: str = "fan_in",
     generator: torch.Generator | None = None,
     *,
@@ -76,11 +76,14 @@ def initialize_(
             them the moments of the inputs count, pooling knows its sizes, the report has measured
             variances, and weights whose prediction fails are scaled by measurement; the price is
             two forward passes.
-        method: "taylor", the paper's rule; "exact", which keeps the variance of every
-            pre-activation at one; "msra", "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes
+        method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
+            paper's rule; "msra", "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes
             example_inputs as its batch).
-        mode: n of the rule is "fan_in", "fan_out", their "average", or "balanced", their geometric
-            mean in all layers but the last; no matter for xavier, gaussian and lsuv.
+        mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" weighs signal
+            against gradient: n is the geometric mean of both fans, except in the last layer and
+            before norms; and with example_inputs weights before norms are scaled until their
+            gradients come near the last weight's, for one more pass. Ignored by xavier, gaussian
+            and lsuv.
         generator: of the random numbers.
         std: standard deviation for method "gaussian".
         input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
@@ -200,8 +203,7 @@ def _fill(
 
 def _computed_scale(plan: Plan, parameter: Tensor) -> float:
     """How much larger a computed weight is than the parameter it is a multiple of; 1 for others."""
-    is_computed = plan.weight._base is None and not isinstance(plan.weight, nn.Parameter)
-    if not is_computed or plan.is_fixed or isinstance(plan.weight, FakeTensor):
+    if not plan.is_computed or plan.is_fixed or isinstance(plan.weight, FakeTensor):
         return 1.0
     before, after = deviation(parameter), deviation(plan.weight)
     return after / before if before > 0 and after > 0 else 1.0
@@ -223,16 +225,18 @@ def _measure(
     Where the pass reaches a layer everything before it is done. A layer whose output is off its
     prediction by more than `TOLERANCE` is scaled and run again on the input at hand.
     """
-    by_weight = {_key(plan.weight): index for index, plan in enumerate(plans)}
+    weights = Weights(model)
+    by_weight = {plan.key: index for index, plan in enumerate(plans)}
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     parameters = dict(model.named_parameters())
-    trained = set(map(id, parameters.values()))
+    planned = {id(parameters[plan.name]) for plan in plans}
 
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
         layer = layer_of(call)
-        index = None if layer is None else by_weight.get(_key(layer.weight))
-        if layer is None or index is None or index in measured:
+        index = None if layer is None else by_weight.get(weights.key(layer.weight))
+        is_hidden = torch._C._functorch.is_functorch_wrapped_tensor(output)  # inside vmap
+        if layer is None or index is None or index in measured or is_hidden:
             return output
         plan = plans[index]
         variance = variance_of(output)
@@ -242,15 +246,15 @@ def _measure(
             assert plan.predicted is not None
             factor = (plan.predicted / variance) ** 0.5
             layer.weight.mul_(factor)
-            if layer.weight._base is None and layer.weight is not parameters[plan.name]:
-                parameters[plan.name].mul_(factor)  # the weight was computed from it
+            if plan.is_computed:
+                parameters[plan.name].mul_(factor)
             scaled.add(index)
             output = run()
             variance = variance_of(output)
         measured[index] = variance
         return output
 
-    record(model, inputs, after=measure, written=trained)
+    record(model, inputs, after=measure, written=planned, weights=weights)
     return measured, scaled
 
 
@@ -305,8 +309,3 @@ def _is_off(measured: float, predicted: float | None, tolerance: float) -> bool:
     if predicted is None or not (0 < measured < math.inf and predicted > 0):
         return False
     return not 1 / tolerance <= measured / predicted <= tolerance
-
-
-def _key(weight: Tensor) -> tuple[int, int, torch.Size]:
-    """Tells a weight from others also where it is a new view in each pass."""
-    return weight.data_ptr(), weight.numel(), weight.shape

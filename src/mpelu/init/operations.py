@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.modules import batchnorm, dropout, instancenorm, normalization, padding, pooling
 
 import mpelu.functional
-from mpelu.graph import UNKNOWN, Call, Ref, is_frozen, is_opaque, substitute
+from mpelu.graph import LEAVES, UNKNOWN, Call, Ref, is_frozen, is_opaque, substitute
 from mpelu.init.activations import (
     LINEAR,
     SELU_ALPHA,
@@ -101,8 +101,8 @@ _RULES: dict[Any, Rule] = {}
 def register_operation(*targets: Any) -> Callable[[_Rule], _Rule]:
     """Registers a rule for operations of your own: functions, or classes of modules.
 
-    The rule takes a `Step` and returns the `Signal` after it. A module should be listed by its
-    class and have no submodules.
+    The rule takes a `Step` and returns the `Signal` after it. Modules of a registered class are not
+    looked into, so weights inside them are left as they were.
 
     Example:
         >>> class Halve(nn.Module):
@@ -116,6 +116,8 @@ def register_operation(*targets: Any) -> Callable[[_Rule], _Rule]:
     def register(rule: _Rule) -> _Rule:
         for target in targets:
             _RULES[target] = rule
+            if isinstance(target, type) and not target.__module__.startswith("torch.nn"):
+                LEAVES.add(target)
         return rule
 
     return register
@@ -126,6 +128,8 @@ def propagate(step: Step) -> Signal:
     target = step.call.target
     if target is None:
         return _input(step.call)
+    if not step.call.fed_by:
+        return _constant(step.call)
     rule = _rule_for(target)
     found = rule(step) if rule is not None else _without_rule(step)
     return unknown_signal(step.call, step.inputs) if found is None else found
@@ -135,6 +139,17 @@ def _input(call: Call) -> Signal:
     if call.name == UNKNOWN:
         return unknown_signal(call)
     return input_signal(call)
+
+
+def _constant(call: Call) -> Signal:
+    """Of a call that nothing feeds: what it computes is the same for every input."""
+    try:
+        value = call.target(*call.args, **call.kwargs)  # type: ignore[misc]
+    except Exception:  # whatever a function called out of its context raises
+        return unknown_signal(call)
+    return (
+        constant_signal(value) if isinstance(value, (Tensor, int, float)) else unknown_signal(call)
+    )
 
 
 def _rule_for(target: Any) -> Rule | None:
@@ -230,7 +245,8 @@ _LARGEST = 1e30
     ),
 )  # fmt: skip
 def _keeps(step: Step) -> Signal | None:
-    return step.first if step.call.fed_by else None
+    value = step.call.argument(0, "input")
+    return constant_signal(value) if isinstance(value, Tensor) else step.first
 
 
 @register_operation(
@@ -248,7 +264,8 @@ def _keeps(step: Step) -> Signal | None:
     ),
 )  # fmt: skip
 def _mixes(step: Step) -> Signal | None:
-    return mixed(step.first) if step.call.fed_by else None
+    value = step.call.argument(0, "input")
+    return mixed(constant_signal(value) if isinstance(value, Tensor) else step.first)
 
 
 @register_operation(*_named("zeros_like", "new_zeros", "zeros", "empty_like", "new_empty"))

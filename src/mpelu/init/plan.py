@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from mpelu.graph import Call, Weights, collector_paused
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
@@ -40,6 +41,8 @@ class Plan:
     """Path of the parameter."""
     weight: Tensor
     """As the layer takes it: the parameter, a view of it, or a tensor computed from it."""
+    key: tuple[str, int, torch.Size] | None
+    """Tells it from other weights in any pass."""
     bias: Tensor | None
     is_trained: bool
     sources: tuple[Source, ...]
@@ -51,6 +54,8 @@ class Plan:
     doubts: tuple[str, ...] = ()
     is_free: bool = False
     """Whether the layer's output goes to a norm, so that its scale doesn't change the signal."""
+    is_computed: bool = False
+    """Whether the weight is computed from the parameter."""
     is_fixed: bool = False
     """Whether the weight is standardized, so that the scale of the parameter has no effect."""
 
@@ -122,6 +127,7 @@ class Planner:
             plan = Plan(
                 name,
                 layer.weight,
+                self._weights.key(layer.weight),
                 layer.bias,
                 is_trained,
                 signal.sources,
@@ -131,6 +137,7 @@ class Planner:
                 self._doubts(signal),
                 is_free=self._mode == "balanced"
                 and ends_in_norm(index, self._calls, self._consumers),
+                is_computed=self._weights.is_computed(layer.weight),
             )
             self._of_weight[key] = plan
             self._plans[index] = [plan]
@@ -170,7 +177,7 @@ class Planner:
             if average(variance) > LARGEST:
                 plan.std = plan.std * math.sqrt(TARGET / average(variance))
                 plan.doubts = (*plan.doubts, CAPPED_NOTE)
-        if layer.weight._base is None and not isinstance(layer.weight, nn.Parameter):
+        if plan.is_computed:
             plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
 
     def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
@@ -276,6 +283,7 @@ class Planner:
             self._of_weight[id(weight)] = plan = Plan(
                 path,
                 weight,
+                self._weights.key(weight),
                 getattr(module, name.replace("weight", "bias"), None),
                 weight.requires_grad,
                 signal.sources if is_input else (Source(call.name, LINEAR),),
@@ -293,6 +301,8 @@ _FED_BY_INPUT = ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")
 
 def deviation(weight: Tensor) -> float:
     """Standard deviation over all elements."""
+    if weight.numel() == 0:
+        return 0.0
     dtype = torch.promote_types(weight.dtype, torch.float64)
     return weight.detach().to(dtype).std(correction=0).item()
 
@@ -309,9 +319,10 @@ def _by_group(layer: Layer, value: Value) -> Value:
 
 
 def _bias(layer: Layer) -> Value:
-    if layer.bias is None or layer.bias.requires_grad or layer.bias.dim() != 1:
+    bias = layer.bias
+    if bias is None or bias.requires_grad or bias.dim() != 1 or isinstance(bias, FakeTensor):
         return 0.0
-    return as_value(layer.bias)
+    return as_value(bias)
 
 
 def _after_random(layer: Layer, signal: Signal, reached: float, std: Value) -> tuple[Value, Value]:
@@ -325,8 +336,8 @@ def _after_random(layer: Layer, signal: Signal, reached: float, std: Value) -> t
 def _after_fixed(layer: Layer, signal: Signal) -> tuple[Value, Value]:
     """Mean and variance of the output over data alone, inputs taken as independent."""
     shape = layer.weight.shape
-    if not layer.is_standard or isinstance(layer.weight, torch._subclasses.FakeTensor):
-        if isinstance(layer.weight, torch._subclasses.FakeTensor):
+    if not layer.is_standard or isinstance(layer.weight, FakeTensor):
+        if isinstance(layer.weight, FakeTensor):
             return 0.0, TARGET
         return 0.0, layer.fan_in * deviation(layer.weight) ** 2 * average(signal.second)
     weight = layer.weight.detach().to("cpu", torch.float64)

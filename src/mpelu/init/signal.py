@@ -142,9 +142,7 @@ def activated(signal: Signal, name: str, activation: Activation, factor: Factor)
         growth=max(1.0, growth),
     )
     if growth > UNSTABLE:
-        return doubted(
-            after, f"small errors in the variance have grown {growth:.0f}-fold on the way"
-        )
+        return doubted(after, UNSTABLE_NOTE)
     return after
 
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mpelu import init, models
-from mpelu.init.rules import GAUSSIAN_STD
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, one_line, plural
 from mpelu.lab.training.seeds import derive
@@ -103,14 +102,10 @@ def _initialize(model: nn.Module, config: Config, example: Tensor | None) -> Non
                 method=config.init,
                 mode=config.init_mode,
                 generator=generator,
+                std=config.init_std,
             )
     except (ValueError, RuntimeError) as error:
         raise UserError(one_line(error)) from error
-    if config.init == "gaussian":
-        with torch.no_grad():
-            for module in model.modules():
-                if isinstance(module, (nn.Conv2d, nn.Linear)):
-                    module.weight.mul_(config.init_std / GAUSSIAN_STD)
 
 
 @contextlib.contextmanager
