@@ -112,6 +112,45 @@ def test_first_order_rules_are_capped_where_they_would_explode(method: str) -> N
         assert model(x).var() < 100
 
 
+def test_correlated_values_under_pooling_are_measured() -> None:
+    """Neighbouring values aren't independent: pooling changes the moments less than predicted."""
+    layers: list[nn.Module] = []
+    for before in (3, 32, 32, 32, 32):
+        layers += [nn.Conv2d(before, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 64))
+    x, fresh = (
+        F.interpolate(torch.randn(32, 3, 8, 8, generator=seeded(seed)), scale_factor=8)
+        for seed in (1, 2)
+    )
+    found = rows(model, x)
+    assert any(row.rule.endswith("measured") for row in found.values())
+    with torch.no_grad():
+        assert 0.5 < model(fresh).var() < 2
+
+
+def test_means_over_tokens_are_measured() -> None:
+    class Mixer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.mix, self.head = (
+                nn.Linear(16, 64),
+                nn.Linear(32, 32),
+                nn.Linear(64, 64),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.embed(x)
+            x = x + self.mix(x.transpose(1, 2)).transpose(1, 2)
+            return self.head(x.mean(1))
+
+    model = Mixer()
+    offsets = torch.randn(64, 1, 16, generator=seeded(1))  # that all tokens of an image share
+    x, fresh = (offsets + torch.randn(64, 32, 16, generator=seeded(seed)) for seed in (2, 3))
+    rows(model, x)
+    with torch.no_grad():
+        assert 0.5 < model(fresh).var() < 2
+
+
 # Models that used to stop the walk
 
 
