@@ -1,11 +1,13 @@
 """How does `initialize_` do on architectures nobody here wrote, beside AnyInit and LSUV?
 
-    python benchmarks/zoo.py [--only NAME ...] [--threads 1]
+    python benchmarks/zoo.py [--only NAME ...] [--methods NAME ...] [--threads 1]
+    python benchmarks/zoo.py --table
 
 Each model of zoo_models.py is initialized on one batch and scored on another: the variance after
 the last weight, the ratio of the gradients of the first and the last weight, and the variance after
 every weight against its prediction. Batch norm uses the statistics of the batch; dropout is off.
-Prints a table and writes results/zoo.json. Models whose package is missing are skipped and named.
+Prints a table and writes results/zoo.json, which --table prints in Markdown. Models whose package
+is missing are skipped and named.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -26,7 +30,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import mpelu
-from common import write
+from common import RESULTS, write
 from mpelu.graph import arguments, evaluating, record, tensors_in
 from mpelu.init.layers import layer_of
 from mpelu.init.model import variance_of
@@ -147,8 +151,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--no-write", action="store_true")
+    parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
+    if options.table:
+        sys.stdout.write(markdown(json.loads((RESULTS / "zoo.json").read_text())["models"]) + "\n")
+        return
     torch.set_num_threads(options.threads)
     console = Console(width=150)
     results: dict[str, dict[str, Any]] = {}
@@ -177,7 +184,7 @@ def main() -> None:
     console.print(table)
     for name, why in skipped.items():
         console.print(f"skipped {name}: {why}")
-    if not options.no_write:
+    if not options.only:
         write("zoo", {"models": results, "summary": summary, "skipped": skipped})
 
 
@@ -195,6 +202,36 @@ def row_of(name: str, scores: dict[str, Any]) -> str:
             f"off {len(first['off'])} noted {first['noted_within']} {first['seconds']:.2f} s"
         )
     return " | ".join(parts)
+
+
+def markdown(results: dict[str, dict[str, Any]]) -> str:
+    """One line per model: what "exact" did, then variance / gradient ratio of each method."""
+
+    def pair(scores: dict[str, Any], method: str) -> str:
+        found = scores.get(method, {"error": ""})
+        return "error" if "error" in found else f"{found['output']:.2g} / {found['gradient']:.2g}"
+
+    shown = ("exact", "exact balanced", "lsuv", "anyinit")
+    lines = [
+        "| model | placed, left | measured | median, worst | " + " | ".join(shown) + " | seconds |",
+        "|---" * (5 + len(shown)) + "|",
+    ]
+    for name, scores in results.items():
+        own = scores["exact"]
+        seconds = ", ".join(
+            f"{scores[method]['seconds']:.2f}" if "seconds" in scores[method] else "-"
+            for method in ("exact", "lsuv", "anyinit")
+        )
+        cells = [
+            name,
+            f"{own['placed']}, {len(own['left'])}",
+            str(own["measured"]),
+            f"{own['median']:.2f}, {own['worst']:.2f}",
+            *[pair(scores, method) for method in shown],
+            seconds,
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def summarize(results: dict[str, dict[str, Any]], methods: list[str]) -> dict[str, dict[str, Any]]:

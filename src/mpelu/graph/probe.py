@@ -11,7 +11,6 @@ from torch import Tensor, fx, nn
 
 from mpelu.modules import MPELU
 
-
 LEAVES: set[type] = {MPELU}
 """Classes whose modules are one node of the graph; those with a registered rule join them."""
 

@@ -37,7 +37,7 @@ from mpelu.init.model import (
     variance_of,
     zero_biases_,
 )
-from mpelu.init.plan import FITTED, LARGEST, Plan, Planner, deviation
+from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, Plan, Planner, deviation
 from mpelu.init.report import Report, rows_of
 from mpelu.init.rules import GAUSSIAN_STD, MODES, fill_
 
@@ -50,6 +50,8 @@ TOLERANCE = 1.25
 the prediction by more than this factor."""
 DOUBTED_TOLERANCE = 1.02
 """The same where the prediction is in doubt."""
+FEW = 4
+"""A measurement on at most this many values per channel is noted."""
 GRADIENT_TOLERANCE = 3.0
 """In "balanced" mode the gradients of weights that end in a norm stay within this factor of the
 last weight's."""
@@ -252,6 +254,8 @@ def _measure(
             output = run()
             variance = variance_of(output)
         measured[index] = variance
+        if output.numel() <= FEW * layer.out_channels:
+            plan.doubts = (*plan.doubts, FEW_NOTE)
         return output
 
     record(model, inputs, after=measure, written=planned, weights=weights)

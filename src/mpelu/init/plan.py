@@ -30,6 +30,7 @@ LARGEST = 10.0
 """Variance above which first-order rules give way to the exact one, with inputs or shapes."""
 
 TANGENT_NOTE = "its tangents at zero vanish; its exact second moment was used"
+FEW_NOTE = "measured on very few values per channel"
 CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
 
 

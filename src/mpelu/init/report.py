@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mpelu.graph import Weights
 from mpelu.init.operations import NORMS
-from mpelu.init.plan import CAPPED_NOTE, TANGENT_NOTE, Plan, deviation
+from mpelu.init.plan import CAPPED_NOTE, FEW_NOTE, TANGENT_NOTE, Plan, deviation
 from mpelu.init.signal import UNSTABLE_NOTE, Source
 from mpelu.init.values import Value, average
 
@@ -140,7 +140,7 @@ def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
     )
 
 
-_LASTING = (UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE)
+_LASTING = (UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE)
 """Notes that a measurement on one batch doesn't settle."""
 
 
