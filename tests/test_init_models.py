@@ -271,6 +271,28 @@ def test_a_registered_rule_takes_the_place_of_a_doubt() -> None:
     assert row.std == pytest.approx(1 / (3 * 8), rel=0.15)
 
 
+def test_a_function_of_the_same_name_is_not_taken_for_torchs() -> None:
+    def relu(x: Tensor) -> Tensor:
+        return x.cumsum(-1)
+
+    model = Between(relu)
+    assert "cumsum" in rows(model)["last.weight"].note
+
+
+@pytest.mark.parametrize("given", ["inputs", "nothing"])
+def test_a_weight_multiplied_by_hand_is_a_layer_either_way(given: str) -> None:
+    class ByHand(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(64, 32))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(x) @ self.weight
+
+    x = torch.randn(256, 64, generator=seeded(1)) if given == "inputs" else None
+    assert rows(ByHand(), x)["weight"].std == pytest.approx((64 * 0.5) ** -0.5, rel=0.1)
+
+
 # Nothing is changed but the weights
 
 

@@ -40,6 +40,8 @@ class Activation:
     kinks: tuple[float, ...] = (0.0,)
     channels: int = 1
     """How many channels its parameters are for; 1 if it treats all alike."""
+    affine: tuple[Value, Value] | None = None
+    """Scale and shift of a function that is no more than that, such as a learned scale."""
 
 
 def exponential(
@@ -85,7 +87,17 @@ def pointwise(
 def _measured(name: str, function: Callable[[Tensor], Tensor], channels: int) -> Activation:
     if function is identity:
         return LINEAR
-    return Activation(name, function, kinks=_LIKELY_KINKS, channels=channels)
+    points = torch.linspace(-8, 8, 257, dtype=torch.float64).unsqueeze(1).expand(-1, channels)
+    values = function(points)
+    slope, shift = values[-1] - values[-17], values[128]  # over a distance of one, and at zero
+    is_affine = torch.allclose(values, slope * points + shift, rtol=1e-6, atol=0)
+    return Activation(
+        name,
+        function,
+        kinks=_LIKELY_KINKS,
+        channels=channels,
+        affine=(as_value(slope), as_value(shift)) if is_affine else None,
+    )
 
 
 def describe_module(module: nn.Module) -> Activation | None:

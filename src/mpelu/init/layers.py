@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -259,10 +260,11 @@ _FUNCTIONS: dict[Any, Callable[[Call], Layer | None]] = {
         [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d], _transposed_call
     ),
     torch.addmm: _addmm_call,
+    Tensor.addmm: _addmm_call,
     **dict.fromkeys(
         [
             torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm, Tensor.bmm,
-            Tensor.__matmul__, Tensor.__rmatmul__,
+            Tensor.__matmul__, Tensor.__rmatmul__, operator.matmul,
         ],
         _matmul_call,
     ),

@@ -125,6 +125,9 @@ def activated(signal: Signal, name: str, activation: Activation, factor: Factor)
     """The signal after an activation."""
     if activation is LINEAR:
         return signal
+    if activation.affine is not None:
+        scale, shift = (Signal(value, 0.0, value**2, ()) for value in activation.affine)
+        return added(multiplied(signal, scale), shift)
     mean, variance = signal.mean, signal.variance
     if activation.channels > 1:
         mean, variance = fit(mean, activation.channels), fit(variance, activation.channels)
