@@ -507,6 +507,13 @@ def test_computed_weights_are_placed_by_what_the_parameter_does() -> None:
     assert scaled[0].weight.std().item() == pytest.approx(100 / 8, rel=0.2)  # type: ignore[operator, union-attr]
 
 
+def test_a_computed_weight_that_is_used_twice_is_set_once() -> None:
+    shared = Equalized(64, 64)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    report = initialize_(model, torch.randn(64, 64, generator=seeded(1)), generator=seeded())
+    assert [row.layer for row in report.rows] == ["0.weight"]
+
+
 def test_parametrized_weights_are_named_by_their_parameter() -> None:
     module = nn.utils.parametrizations.weight_norm(nn.Linear(8, 64))
     found = rows(nn.Sequential(module, nn.ReLU(), nn.Linear(64, 8)), torch.randn(32, 8))

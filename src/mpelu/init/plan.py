@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,10 @@ class Planner:
         self._factor = msra_factor if method == "msra" else safe_taylor_factor
         self._layers = [layer_of(call) for call in calls]
         self._shapes = [call.shape for call in calls]
-        self._uses = Counter(id(layer.weight) for layer in self._layers if layer is not None)
+        self._keys = [
+            None if layer is None else weights.key(layer.weight) for layer in self._layers
+        ]
+        self._uses = Counter(self._keys)
         self._consumers: dict[int, list[int]] = {}
         for index, call in enumerate(calls):
             for fed in call.fed_by:
@@ -99,8 +103,8 @@ class Planner:
         self._profiles: list[Profile] = []
         self._plans: dict[int, list[Plan]] = {}
         """By the index of the call."""
-        self._of_weight: dict[int, Plan] = {}
-        """By the id of the weight."""
+        self._of_weight: dict[Any, Plan] = {}
+        """By the key of the weight."""
 
     @torch.no_grad()
     @collector_paused()
@@ -120,15 +124,15 @@ class Planner:
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
         signal = self._signals[layer.fed]
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
-        key = id(layer.weight)
-        name = self._weights.name(layer.weight)
+        key = self._keys[index]
+        name = None if key is None else key[0]
         is_trained = name is not None and self._weights.is_trained(layer.weight)
         if name is not None and key not in self._of_weight:
             fan, std = self._std(index, layer, signal, reached)
             plan = Plan(
                 name,
                 layer.weight,
-                self._weights.key(layer.weight),
+                key,
                 layer.bias,
                 is_trained,
                 signal.sources,
@@ -270,7 +274,7 @@ class Planner:
         hidden = hidden_second(type(module).__name__.removesuffix("Cell"))
         for name, weight in module.named_parameters(recurse=False):
             path = self._weights.name(weight)
-            if weight.dim() < 2 or path is None or id(weight) in self._of_weight:
+            if weight.dim() < 2 or path is None or self._weights.key(weight) in self._of_weight:
                 continue
             is_input = name in _FED_BY_INPUT
             fan = weight.size(1)
@@ -281,7 +285,7 @@ class Planner:
                 "xavier": (2 / (weight.size(0) + fan)) ** 0.5,
                 "lsuv": deviation(weight),
             }.get(self._method, (share / (fan * second)) ** 0.5)
-            self._of_weight[id(weight)] = plan = Plan(
+            self._of_weight[self._weights.key(weight)] = plan = Plan(
                 path,
                 weight,
                 self._weights.key(weight),
