@@ -69,7 +69,7 @@ class Weights:
         name = self.name(tensor)
         if name is None:
             return None
-        is_part = isinstance(tensor._base, nn.Parameter)
+        is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
         return name, int(tensor.storage_offset()) if is_part else 0, tensor.shape
 
     def is_computed(self, tensor: Tensor) -> bool:
@@ -78,6 +78,8 @@ class Weights:
 
     def is_trained(self, tensor: Tensor) -> bool:
         """Whether the parameter that a tensor is, or comes from, is trained."""
+        if id(tensor) in self._names:
+            return tensor.requires_grad
         name = self.name(tensor)
         return name is not None and self._model.get_parameter(name).requires_grad
 

@@ -16,6 +16,7 @@ from mpelu.graph import (
     Inputs,
     Weights,
     arguments,
+    collector_paused,
     evaluating,
     record,
     record_shapes,
@@ -116,7 +117,8 @@ def initialize_(
     model = unwrap(model)
     parameters = check_model("initialize_", model, generator)
     calls, weights = _calls(model, example_inputs, input_shape)
-    plans = Planner(calls, weights, method, mode, std).run()
+    with collector_paused():
+        plans = Planner(calls, weights, method, mode, std).run()
     _check_finite(plans)
     measured: dict[int, float] = {}
     scaled: set[int] = set()
@@ -172,8 +174,11 @@ def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[
 
 def _check_finite(plans: Sequence[Plan]) -> None:
     for plan in plans:
-        stds = plan.std if isinstance(plan.std, Tensor) else torch.tensor(plan.std)
-        if plan.is_trained and not stds.isfinite().all():
+        if isinstance(plan.std, Tensor):
+            is_finite = bool(plan.std.isfinite().all())
+        else:
+            is_finite = math.isfinite(plan.std)
+        if plan.is_trained and not is_finite:
             raise ValueError(
                 f"initialize_: expected finite moments before {plan.name}, got a standard "
                 f"deviation of {plan.std}; register a rule for what feeds it"

@@ -552,6 +552,8 @@ def _unit_length(step: Step) -> Signal | None:
 
 # Pooling and reductions
 
+_ALONE = "fed by {name}, whose inputs are taken as independent"
+
 
 def _count(call: Call, shapes: Sequence[torch.Size | None]) -> int:
     """How many inputs an output stands for; 1 where the shapes are not known."""
@@ -571,7 +573,15 @@ def _pool(step: Step, kind: str, kernel: Any, dims: int) -> Signal:
         return doubted(step.first, doubt)
     else:
         count = _count(step.call, step.shapes)
-    return pooled(step.first, kind, count)
+    found = pooled(step.first, kind, count)
+    if _is_over_features(step.call):
+        return found
+    return doubted(found, _ALONE.format(name=step.call.name))
+
+
+def _is_over_features(call: Call) -> bool:
+    """Whether a mean is over the last dimension alone, as in a norm written by hand."""
+    return not isinstance(call.target, nn.Module) and call.argument(1, "dim") in (-1, [-1], (-1,))
 
 
 def _dims(name: str) -> int:
@@ -751,8 +761,6 @@ def _index(step: Step) -> Signal:
 
 
 # Products of signals, and attention
-
-_ALONE = "fed by {name}, whose inputs are taken as independent"
 
 
 @register_operation(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from mpelu.graph import Call, Weights, collector_paused
+from mpelu.graph import Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.operations import Step, added_signals, ends_in_norm, propagate
@@ -107,7 +107,6 @@ class Planner:
         """By the key of the weight."""
 
     @torch.no_grad()
-    @collector_paused()
     def run(self) -> list[Plan]:
         """One plan for each weight the calls use, in order."""
         for index, (call, layer) in enumerate(zip(self._calls, self._layers, strict=True)):
