@@ -279,6 +279,18 @@ def test_a_function_of_the_same_name_is_not_taken_for_torchs() -> None:
     assert "cumsum" in rows(model)["last.weight"].note
 
 
+def test_values_assigned_to_a_new_tensor_are_followed() -> None:
+    def steps(x: Tensor) -> Tensor:
+        collected = torch.zeros_like(x[:1]).expand(x.size(0), -1).clone()
+        for index in range(x.size(0)):
+            collected[index] = torch.relu(x[index])
+        return collected
+
+    found = rows(Between(steps), torch.randn(16, 64, generator=seeded(1)))
+    assert "exact" in found["last.weight"].rule
+    assert found["last.weight"].measured == pytest.approx(1, rel=0.26)
+
+
 @pytest.mark.parametrize("given", ["inputs", "nothing"])
 def test_a_weight_multiplied_by_hand_is_a_layer_either_way(given: str) -> None:
     class ByHand(nn.Module):

@@ -195,6 +195,9 @@ class _Recorder(TorchFunctionMode):
             if self._after is not None:
                 output = self._after(call, output, forward)
             call = Call(name, target, fed_args, fed_kwargs, output.shape)
+        elif target is Tensor.__setitem__:  # the tensor assigned to is what comes out
+            self.add(Call(name, target, fed_args, fed_kwargs, args[0].shape), args[0])
+            return output
         elif not isinstance(output, (tuple, list, dict)) and not tensors_in(output):
             return output
         self._note_use(name, tensors_in((fed_args, fed_kwargs)))

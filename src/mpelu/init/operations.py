@@ -550,6 +550,12 @@ def _unit_length(step: Step) -> Signal | None:
     return _normalized(mixed(step.first), 0.0, 1 / max(1, size))
 
 
+@register_operation(Tensor.__setitem__)
+def _assign(step: Step) -> Signal:
+    """The values assigned; what else the tensor holds is taken to be like them."""
+    return mixed(step.signal(step.call.args[2]))
+
+
 # Pooling and reductions
 
 _ALONE = "fed by {name}, whose inputs are taken as independent"
