@@ -459,8 +459,13 @@ register_operation(
 )  # fmt: skip
 def _formula(step: Step) -> Signal | None:
     """Part of a formula, such as a norm: tangents at zero say nothing about it."""
-    found = _elementwise(step)
-    return None if found is None else replace(found, factor=found.second, before=None)
+    found, before = _elementwise(step), step.first
+    if found is None:
+        return None
+    # Errors don't grow by it either: what a norm divides by has the same ones.
+    return replace(
+        found, factor=found.second, before=None, doubts=before.doubts, growth=before.growth
+    )
 
 
 @register_operation(nn.GLU, *_named("glu"))
