@@ -438,3 +438,28 @@ def test_npz_files_that_do_not_fit(
     assert message in told
     assert told.count("\n") == 1
     assert not (here / "run").exists()
+
+
+def test_the_page_about_it_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its code is one module; its commands run, with fewer images and steps."""
+    page = (Path(__file__).parents[1] / "docs" / "yours.md").read_text()
+    blocks = [block.split("```")[0] for block in page.split("```python\n")[1:]]
+    (tmp_path / "mine.py").write_text("\n".join(blocks))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    commands = [line.strip() for line in page.splitlines() if line.startswith("    mpelu ")]
+    assert len(commands) == 7
+    limits = ["--train-limit", "40", "--test-limit", "10", "--batch-size", "20", "--epochs", "1"]
+    for command in commands:
+        arguments = command.split()[1:]
+        if arguments[0] == "train":
+            arguments += [*limits, "--quiet"]
+        if arguments[0] == "reproduce":
+            import mine  # type: ignore[import-not-found]
+
+            monkeypatch.setattr(
+                mine, "Config", lambda **values: Config(**{**values, "train_limit": 40})
+            )
+            arguments[-1] = "1"
+        assert run(*arguments) == 0, command
