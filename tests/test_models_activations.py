@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import mpelu
-from mpelu.models.activations import SReLU, resolve
+from mpelu.activations.parametric import SReLU
+from mpelu.models.activations import resolve
 
 
 @pytest.mark.parametrize(
