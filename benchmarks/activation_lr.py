@@ -29,7 +29,12 @@ from mpelu.lab.data import Dataset, load
 
 BATCH = 64
 MULTIPLIERS = (1.0, 5.0)
-OPTIMIZERS = (("AdamW", 1e-3, 0.05), ("AdamW", 3e-3, 0.05), ("AdamW", 1e-2, 0.05), ("SGD", 0.05, 1e-4))
+OPTIMIZERS = (
+    ("AdamW", 1e-3, 0.05),
+    ("AdamW", 3e-3, 0.05),
+    ("AdamW", 1e-2, 0.05),
+    ("SGD", 0.05, 1e-4),
+)
 """Name, learning rate and weight decay."""
 
 

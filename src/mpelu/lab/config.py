@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
+from mpelu.activations import TABLE
 from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.data.registry import HINT as DATA_HINT
 from mpelu.lab.errors import UserError, choose
@@ -127,7 +128,7 @@ class Config:
         costs=True,
     )  # fmt: skip
     activation: str | None = _field(
-        None, "activation: relu, leaky_relu, prelu, rrelu, elu, srelu or mpelu", _COMMON,
+        None, f"activation: {', '.join(TABLE)}, or package.module:factory", _COMMON,
         unset="the one the paper uses for the network", costs=True,
     )  # fmt: skip
     alpha: float | None = _field(
