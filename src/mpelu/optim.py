@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from mpelu.activations import learnable_parameters
 
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _APART = ("scale", "rate", "shape")
 """Kinds of activations' parameters that never share a group with weights."""
 
@@ -39,7 +41,8 @@ def param_groups(
         weight_decay: likewise.
         lr_mult: multiplies the learning rate of activations' parameters of kind scale, rate and
             shape (see `mpelu.activations.KINDS`): MPELU's alpha and beta, PELU's a and b, and
-            those of registered activations. ADAMW_NOTE
+            those of registered activations. 5 in the paper, with SGD; it helps AdamW
+            about as much (docs/activations.md has the measurement).
         decay_mult: multiplies their weight decay.
         beta_decay_mult: that of kind rate, MPELU's beta and PELU's b, if another.
         prelu_decay_mult: multiplies the weight decay of kind slope, PReLU's slopes. SReLU's
@@ -47,7 +50,8 @@ def param_groups(
         bias_lr_mult: multiplies the learning rate of biases, those of norm layers excepted.
         bias_decay_mult: multiplies their weight decay.
         no_decay_norm_bias: no weight decay for parameters of norm layers and biases, as is usual
-            with AdamW: all parameters of at most one dimension that aren't an activation's.
+            with AdamW. Other parameters of at most one dimension, unless they are an activation's,
+            count as well.
         layers: learning rate multipliers of single modules by name, weights and biases alike, in
             place of the ones above.
 
@@ -96,6 +100,12 @@ def param_groups(
         and getattr(module, "weight", None) is not None
         and module.weight.dim() > 1
     }
+    norms = {
+        id(parameter)
+        for module in modules.values()
+        if isinstance(module, _NORMS)
+        for parameter in module.parameters(recurse=False)
+    }
     groups: dict[tuple[bool, float, float], dict[str, Any]] = {}
     for parameter in model.parameters():
         key = id(parameter)
@@ -105,7 +115,8 @@ def param_groups(
             rate, decay = multipliers[kind]
         elif key in biases:
             rate, decay = bias_lr_mult, bias_decay_mult
-        if no_decay_norm_bias and kind is None and (parameter.dim() < 2 or key in biases):
+        is_free = parameter.dim() < 2 or key in biases or key in norms
+        if no_decay_norm_bias and kind is None and is_free:
             decay = 0.0
         rate = single.get(key, rate)
         group = groups.setdefault(

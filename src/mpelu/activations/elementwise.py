@@ -45,6 +45,11 @@ class ElementwiseFunction:
 
     def at_zero(self) -> tuple[Tensor, Tensor, Tensor]:
         """f(0), and the slopes just below and just above zero, each float64 [channels]."""
+        if self.slope is not None:
+            return self._per_channel(0.0, self.slope, 1.0)
+        if self.alpha is not None and self.beta is not None:
+            scale = to_float64(self.scale)
+            return self._per_channel(0.0, scale * self.alpha * self.beta, scale)
         points = torch.tensor([[0.0], [-_AT_ZERO], [_AT_ZERO]], dtype=torch.float64)
         points = points.repeat(1, self.channels)
         with torch.no_grad():
@@ -100,6 +105,11 @@ class ElementwiseFunction:
             points = points.detach().requires_grad_()
             (found,) = torch.autograd.grad(self.apply(points).sum(), points)
         return found
+
+    def _per_channel(
+        self, value: float | Tensor, below: float | Tensor, above: float | Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self._for_channels(value), self._for_channels(below), self._for_channels(above)
 
     def _for_channels(self, value: float | Tensor) -> Tensor:
         number = to_float64(value).reshape(-1)
