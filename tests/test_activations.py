@@ -443,7 +443,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "not_callable = 3\n"
         "def number(channels):\n    return channels\n"
         "def nothing():\n    return nn.ReLU()\n"
-        "def elu(channels):\n    return nn.ELU()\n"
+        "def elu(channels, alpha=1.0):\n    return nn.ELU(alpha)\n"
     )
     (tmp_path / "broken_acts.py").write_text("raise RuntimeError('two\\nlines')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -463,6 +463,25 @@ def test_a_reference() -> None:
     network = models.create("plain-15", activation="outside_acts:Swish", input_size=19, width=8)
     found = [each.label for each in activations.learnable_parameters(network)]
     assert found == ["rate of Swish"] * 14
+
+
+@pytest.mark.usefixtures("outside")
+def test_options_of_a_reference_reach_the_modules() -> None:
+    network = models.create("resnet-8", activation="outside_acts:elu", alpha=0.5)
+    assert {each.alpha for each in network.modules() if isinstance(each, nn.ELU)} == {0.5}
+
+
+def test_classes_of_other_layers_are_not_taken_for_activations() -> None:
+    mpelu.register_activation("mixed", lambda channels: nn.Linear(channels, channels))
+    mpelu.register_activation("chain", lambda channels: nn.Sequential(nn.Tanh(), nn.PReLU()))
+    model = nn.Sequential(nn.Linear(2, 2), nn.PReLU())
+    assert [each.name for each in activations.learnable_parameters(model)] == ["1.weight"]
+
+
+def test_a_module_handed_out_twice_is_refused() -> None:
+    shared = nn.PReLU()
+    with pytest.raises(ValueError, match="expected a new module each time"):
+        models.create("resnet-8", activation=lambda channels: shared)
 
 
 @pytest.mark.parametrize("name", ["relu", "a.b", "a:", ":b", "a:b:c", "a b:c", "../a:b", "a:1", ""])
@@ -503,6 +522,8 @@ def first_weights(activation: Any, **options: Any) -> Tensor:
 def test_a_callable_is_initialized_by_its_own_slope() -> None:
     assert torch.equal(first_weights(lambda channels: nn.ELU()), first_weights("elu"))
     assert torch.equal(first_weights("outside_acts:elu"), first_weights("elu"))
+    half = first_weights("elu", alpha=0.5)
+    assert torch.equal(first_weights("outside_acts:elu", alpha=0.5), half)
     assert not torch.equal(first_weights("elu"), first_weights("relu"))
 
 

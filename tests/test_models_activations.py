@@ -36,6 +36,7 @@ def test_slope_is_the_derivative_below_zero(
 
 def test_rrelu_slope_is_that_of_eval() -> None:
     activation = resolve("rrelu")
+    assert activation.slope is not None
     assert activation.make(2).eval()(torch.tensor(-1.0)).item() == pytest.approx(-activation.slope)
 
 

@@ -45,11 +45,11 @@ class ElementwiseFunction:
 
     def at_zero(self) -> tuple[Tensor, Tensor, Tensor]:
         """f(0), and the slopes just below and just above zero, each float64 [channels]."""
+        zero, one = self._for_channels(0.0), self._for_channels(1.0)
         if self.slope is not None:
-            return self._per_channel(0.0, self.slope, 1.0)
+            return zero, self.slope * one, one
         if self.alpha is not None and self.beta is not None:
-            scale = to_float64(self.scale)
-            return self._per_channel(0.0, scale * self.alpha * self.beta, scale)
+            return zero, self.scale * self.alpha * self.beta * one, self.scale * one
         points = torch.tensor([[0.0], [-_AT_ZERO], [_AT_ZERO]], dtype=torch.float64)
         points = points.repeat(1, self.channels)
         with torch.no_grad():
@@ -105,11 +105,6 @@ class ElementwiseFunction:
             points = points.detach().requires_grad_()
             (found,) = torch.autograd.grad(self.apply(points).sum(), points)
         return found
-
-    def _per_channel(
-        self, value: float | Tensor, below: float | Tensor, above: float | Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return self._for_channels(value), self._for_channels(below), self._for_channels(above)
 
     def _for_channels(self, value: float | Tensor) -> Tensor:
         number = to_float64(value).reshape(-1)

@@ -48,8 +48,8 @@ def register_activation(
 
     It can then be named wherever an activation is: in `mpelu.models.create`, in a run's config, in
     studies. Modules of its class are recognized: `mpelu.param_groups` puts its learnable parameters
-    in a group of their own, runs record them, and inspection and report show them. Its slopes and
-    moments are found by running it.
+    in a group of their own, runs record them, and inspection and report show them. (A class that
+    the table already has keeps its record.) Its slopes and moments are found by running it.
 
     Args:
         name: a new name, such as "swish2".
@@ -265,9 +265,15 @@ def _tried_out(
         ),
         module=_path(type(module)),
     )
-    if type(module).__module__ != "torch.nn.modules.container":
-        _by_class.setdefault(_path(type(module)), record)
+    if _may_stand_for_it(type(module)):
+        _by_class.setdefault(record.module, record)
     return record
+
+
+def _may_stand_for_it(cls: type) -> bool:
+    """Whether all modules of a class can be taken for activations: not nn.Sequential, nn.Linear."""
+    is_torch = cls.__module__.startswith("torch.nn.")
+    return not is_torch or cls.__module__ == "torch.nn.modules.activation"
 
 
 def _imported(reference: str) -> Any:
@@ -275,7 +281,7 @@ def _imported(reference: str) -> Any:
     place, _, path = reference.partition(":")
     try:
         found: Any = import_module(place)
-    except Exception as error:  # the module's own code may raise anything
+    except (Exception, SystemExit) as error:  # the module's own code may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"activation: {place} can't be imported: {reason}") from error
     for part in path.split("."):

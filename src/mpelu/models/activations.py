@@ -56,10 +56,9 @@ def resolve(
     )
     with torch.device("cpu"):  # the network may be built on the meta device
         initialization = _initialization(record, options)
-    is_in_table = activations.TABLE.get(record.name) is record
     return ActivationSpec(
         name=record.name,
-        make=partial(record.make, **options) if is_in_table else _checked(record.make),
+        make=_checked(partial(record.make, **options)),
         **initialization,
     )
 
@@ -83,17 +82,17 @@ def _initialization(record: ActivationRecord, options: dict[str, Any]) -> dict[s
 
 def _checked(make: Factory) -> Factory:
     """The factory, refusing a module with parameters that is handed out twice."""
-    made: list[nn.Module] = []
+    made: dict[int, nn.Module] = {}
 
     def checked(channels: int) -> nn.Module:
         module = make(channels)
-        if any(module is other for other in made):
+        if id(module) in made:
             raise ValueError(
                 "activation: expected a new module each time the callable is called, "
                 f"got the same {type(module).__name__} twice"
             )
         if next(module.parameters(), None) is not None:
-            made.append(module)
+            made[id(module)] = module  # kept alive, so that no other has its id
         return module
 
     return checked
