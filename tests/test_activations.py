@@ -172,6 +172,15 @@ def test_moments_per_channel() -> None:
         )
 
 
+def test_a_beta_below_its_bound_counts_as_the_bound() -> None:
+    module = mpelu.MPELU(1, alpha=1e5)
+    with torch.no_grad():
+        module.beta.fill_(-1.0)
+    y = torch.tensor([[-2.0], [-1.0]])
+    expected = described(module).apply(y.double())
+    torch.testing.assert_close(module(y).double(), expected, rtol=1e-5, atol=0)
+
+
 def test_kinks_of_srelu_are_its_thresholds() -> None:
     module = SReLU(2)
     with torch.no_grad():
@@ -223,7 +232,7 @@ def test_pelu_holds_its_parameters_above_the_bound_and_lets_them_return() -> Non
         PELU(1, b=0.0)
 
 
-@pytest.mark.parametrize("name", ["srelu", "pelu"])
+@pytest.mark.parametrize("name", ["srelu", "pelu", "mpelu"])
 def test_channels_in_another_dimension(name: str) -> None:
     torch.manual_seed(0)
     first, last = TABLE[name].make(5), TABLE[name].make(5, dim=-1)

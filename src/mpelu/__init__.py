@@ -8,11 +8,12 @@ if TYPE_CHECKING:
     from mpelu.activations import register_activation
     from mpelu.functional import mpelu
     from mpelu.gaussian import moments
-    from mpelu.modules import MPELU
+    from mpelu.modules import MPELU, LazyMPELU
     from mpelu.optim import param_groups
 
 __all__ = [
     "MPELU",
+    "LazyMPELU",
     "activations",
     "functional",
     "init",
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 
 # Everything waits for its first use, so that `mpelu --help` answers before torch would have loaded.
 _HOMES = {
+    "LazyMPELU": "mpelu.modules",
     "MPELU": "mpelu.modules",
     "moments": "mpelu.gaussian",
     "mpelu": "mpelu.functional",

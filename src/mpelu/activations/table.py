@@ -102,6 +102,12 @@ def _exponential(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], El
     return function
 
 
+def _mpelu_values(module: Any) -> tuple[Any, Any]:
+    from mpelu.functional import MIN_BETA
+
+    return module.alpha, module.beta.clamp(min=MIN_BETA)
+
+
 def _pelu_values(module: Any) -> tuple[Any, Any, Any]:
     """PELU is a / b times y for y > 0, b (e^(y / b) - 1) otherwise."""
     a, b = module.a.double().clamp(min=module.MINIMUM), module.b.double().clamp(min=module.MINIMUM)
@@ -191,7 +197,7 @@ TABLE: dict[str, ActivationRecord] = {
         ActivationRecord(
             name="mpelu", label="MPELU", color="#D55E00", build=_mpelu,
             module="mpelu.modules:MPELU", slopes=lambda alpha, beta: (alpha * beta, 1.0),
-            function=_exponential(lambda m: (m.alpha, m.beta)),
+            function=_exponential(_mpelu_values),
             parameters=(
                 LearnableParameter(attribute="alpha", kind="scale", symbol="α"),
                 LearnableParameter(attribute="beta", kind="rate", symbol="β"),
