@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
+from mpelu.activations import TABLE
 from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.data.registry import HINT as DATA_HINT
-from mpelu.lab.errors import UserError, choose
+from mpelu.lab.errors import UserError, choose, listed
 from mpelu.lab.optimizers import OPTIMIZERS
 from mpelu.lab.optimizers import find as find_optimizer
 from mpelu.lab.references import is_reference
@@ -138,7 +139,7 @@ class Config:
         costs=True,
     )  # fmt: skip
     activation: str | None = _field(
-        None, "activation: relu, leaky_relu, prelu, rrelu, elu, srelu or mpelu", _COMMON,
+        None, f"activation: {listed(TABLE)}", _COMMON,
         unset="the one the paper uses for the network", costs=True, extensible=True,
     )  # fmt: skip
     alpha: float | None = _field(

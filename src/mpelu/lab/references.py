@@ -13,14 +13,12 @@ import hashlib
 import importlib
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from mpelu import activations
 from mpelu.lab.errors import UserError, flag, listed, one_line
-
-_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def is_reference(name: object) -> bool:
@@ -30,7 +28,7 @@ def is_reference(name: object) -> bool:
         >>> is_reference("torch.optim:NAdam"), is_reference("resnet-20")
         (True, False)
     """
-    return isinstance(name, str) and _REFERENCE.fullmatch(name) is not None
+    return isinstance(name, str) and activations.is_reference(name)
 
 
 def load(field: str, name: str) -> Callable[..., Any]:

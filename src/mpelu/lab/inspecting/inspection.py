@@ -193,12 +193,16 @@ def measure(
 
 
 def _activations(now: LearnedParameters, history: LearnedParameters | None) -> dict[str, Any]:
-    """Values per channel now; mean, minimum and maximum over training."""
+    """Values per channel now; mean, minimum and maximum over training; labels by parameter."""
     layers: dict[str, dict[str, Any]] = {}
+    labels: dict[str, str] = {}
     for name, values in now.final.items():
         path, _, parameter = name.rpartition(".")
         layer = layers.setdefault(path, {"name": path, "history": {}})
         layer[parameter] = values.tolist()
+        label = now.labels.get(name, parameter)
+        if label not in labels.setdefault(parameter, label).split(" / "):
+            labels[parameter] += f" / {label}"
         past = None if history is None else history.history.get(name)
         if past is not None:
             layer["history"][parameter] = {
@@ -208,6 +212,7 @@ def _activations(now: LearnedParameters, history: LearnedParameters | None) -> d
             }
     return {
         "epochs": [] if history is None else list(history.epochs),
+        "labels": labels,
         "layers": list(layers.values()),
     }
 

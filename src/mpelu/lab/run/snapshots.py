@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mpelu.activations import TABLE, learnable_parameters
 from mpelu.lab.run import files
 
 if TYPE_CHECKING:
@@ -17,32 +18,46 @@ if TYPE_CHECKING:
 
 FOLDER = "activations"
 _NAME = re.compile(r"epoch-(\d{1,12})\.safetensors")
+_LABELS = {
+    parameter.attribute: record.label_of(parameter)
+    for record in TABLE.values()
+    for parameter in record.parameters
+}
+"""By attribute, for snapshots of versions that didn't write labels."""
+
+
+class Snapshot(NamedTuple):
+    """The parameters of activations after an epoch."""
+
+    tensors: dict[str, Any]
+    """By name."""
+    is_ordered: bool
+    """Whether they are in order of depth (otherwise of name)."""
+    labels: dict[str, str]
+    """Labels by name, such as "α of MPELU"; none for what isn't an activation's parameter."""
 
 
 def learnable(model: nn.Module) -> dict[str, Tensor]:
-    """alpha and beta of every MPELU and the slopes of every PReLU, by name, in order of depth."""
-    from torch import nn
-
-    from mpelu.modules import MPELU
-
-    return {
-        f"{name}.{key}".lstrip("."): value
-        for name, module in model.named_modules()
-        if isinstance(module, (MPELU, nn.PReLU))
-        for key, value in module.named_parameters(recurse=False)
-    }
+    """The learnable parameters of all activations by name, in order of depth."""
+    return {found.name: found.parameter for found in learnable_parameters(model)}
 
 
 def write(run: Path, epoch: int, model: nn.Module) -> None:
     """Writes the snapshot of an epoch, in float32; none if nothing is learnable.
 
-    safetensors sorts its tensors by name, so the metadata holds the names in order of depth.
+    safetensors sorts its tensors by name, so the metadata holds the names in order of depth, and a
+    label for each, such as "α of MPELU".
     """
     from safetensors.torch import save
 
-    values = {name: value.detach().float().cpu() for name, value in learnable(model).items()}
-    if values:
-        data = save(values, metadata={"order": "\n".join(values)})
+    found = list(learnable_parameters(model))
+    if found:
+        metadata = {
+            "order": "\n".join(each.name for each in found),
+            "labels": "\n".join(" ".join(each.label.split()) for each in found),
+        }
+        values = {each.name: each.parameter.detach().float().cpu() for each in found}
+        data = save(values, metadata=metadata)
         files.write(run / FOLDER / f"epoch-{epoch:04d}.safetensors", data)
 
 
@@ -57,8 +72,8 @@ def find(run: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def read(path: Path, framework: str = "pt") -> tuple[dict[str, Any], bool]:
-    """The tensors of a snapshot, and whether they are in order of depth (otherwise of name).
+def read(path: Path, framework: str = "pt") -> Snapshot:
+    """Reads a snapshot.
 
     Args:
         path: the file.
@@ -72,10 +87,15 @@ def read(path: Path, framework: str = "pt") -> tuple[dict[str, Any], bool]:
     try:
         with safe_open(path, framework=framework) as file:
             names = sorted(file.keys())
-            order = (file.metadata() or {}).get("order", "").split("\n")
+            metadata = file.metadata() or {}
+            order = metadata.get("order", "").split("\n")
             is_ordered = sorted(order) == names
-            return {name: file.get_tensor(name) for name in (order if is_ordered else names)}, (
-                is_ordered
-            )
+            tensors = {name: file.get_tensor(name) for name in (order if is_ordered else names)}
+            labels = metadata.get("labels", "").split("\n")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"{FOLDER}/{path.name} can't be read: {error}") from None
+    if is_ordered and len(labels) == len(order):
+        known = dict(zip(order, labels, strict=True))
+    else:
+        known = {name: label for name in tensors if (label := _LABELS.get(name.rpartition(".")[2]))}
+    return Snapshot(tensors, is_ordered, known)

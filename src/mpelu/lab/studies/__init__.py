@@ -44,7 +44,6 @@ def names() -> list[str]:
     return list(_MODULES)
 
 
-@cache
 def find(name: str) -> Study:
     """The study of a name, or the one that ``package.module:factory`` returns.
 
@@ -57,6 +56,11 @@ def find(name: str) -> Study:
             raise UserError(f"{name}: expected a Study, got {type(made).__name__}")
         return made
     choose("", name, _MODULES, noun="study", hint="`mpelu list` lists all studies")
+    return _of_paper(name)
+
+
+@cache
+def _of_paper(name: str) -> Study:
     module = import_module(f"mpelu.lab.studies.paper.{_MODULES[name]}")
     study = module.STUDY
     assert isinstance(study, Study)

@@ -106,14 +106,10 @@ def _create_own(config: Config, classes: int, channels: int, size: int) -> nn.Mo
 
 
 def _activation(config: Config) -> str | Callable[[int], nn.Module] | None:
-    """A name that the package's networks know, or a callable from channels to a module."""
-    if not is_reference(config.activation):
-        if config.activation is None or not is_reference(config.model):
-            return config.activation
-        return resolve(config.activation).make
-    assert config.activation is not None
-    factory: Callable[[int], nn.Module] = references.load("activation", config.activation)
-    return factory
+    """A name for the package's networks; a callable from channels to a module for one's own."""
+    if config.activation is None or not is_reference(config.model):
+        return config.activation
+    return resolve(config.activation).make
 
 
 def build(
