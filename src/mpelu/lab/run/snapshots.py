@@ -45,19 +45,17 @@ def learnable(model: nn.Module) -> dict[str, Tensor]:
 def write(run: Path, epoch: int, model: nn.Module) -> None:
     """Writes the snapshot of an epoch, in float32; none if nothing is learnable.
 
-    safetensors sorts its tensors by name, so the metadata holds the names in order of depth, and a
-    label for each, such as "α of MPELU".
+    safetensors sorts its tensors by name, so the metadata holds the names in order of depth, each
+    with a tab and its label, such as "α of MPELU". One entry holds it all, because safetensors
+    writes several in any order, and the file has to be the same to the bit.
     """
     from safetensors.torch import save
 
     found = list(learnable_parameters(model))
     if found:
-        metadata = {
-            "order": "\n".join(each.name for each in found),
-            "labels": "\n".join(" ".join(each.label.split()) for each in found),
-        }
+        order = "\n".join(f"{each.name}\t{' '.join(each.label.split())}" for each in found)
         values = {each.name: each.parameter.detach().float().cpu() for each in found}
-        data = save(values, metadata=metadata)
+        data = save(values, metadata={"order": order})
         files.write(run / FOLDER / f"epoch-{epoch:04d}.safetensors", data)
 
 
@@ -87,15 +85,11 @@ def read(path: Path, framework: str = "pt") -> Snapshot:
     try:
         with safe_open(path, framework=framework) as file:
             names = sorted(file.keys())
-            metadata = file.metadata() or {}
-            order = metadata.get("order", "").split("\n")
-            is_ordered = sorted(order) == names
-            tensors = {name: file.get_tensor(name) for name in (order if is_ordered else names)}
-            labels = metadata.get("labels", "").split("\n")
+            lines = (file.metadata() or {}).get("order", "").split("\n")
+            labels = {name: label for name, _, label in (line.partition("\t") for line in lines)}
+            is_ordered = sorted(labels) == names
+            tensors = {name: file.get_tensor(name) for name in (labels if is_ordered else names)}
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"{FOLDER}/{path.name} can't be read: {error}") from None
-    if is_ordered and len(labels) == len(order):
-        known = dict(zip(order, labels, strict=True))
-    else:
-        known = {name: label for name in tensors if (label := _LABELS.get(name.rpartition(".")[2]))}
-    return Snapshot(tensors, is_ordered, known)
+    known = {name: labels.get(name) or _LABELS.get(name.rpartition(".")[2]) for name in tensors}
+    return Snapshot(tensors, is_ordered, {name: label for name, label in known.items() if label})
