@@ -153,7 +153,7 @@ def test_every_field_has_an_option_that_shows_its_default() -> None:
         assert text.endswith(")")
         assert text.count(" (default: ") == 1
     assert texts["lr"] == "learning rate (default: 0.1 for sgd, otherwise 0.001)"
-    assert texts["activation_lr_mult"].endswith("(default: 5 for sgd, otherwise 1)")
+    assert texts["activation_lr_mult"].endswith("(default: 5)")
     assert texts["nesterov"].endswith("(default: no)")
     assert texts["train_limit"].endswith("(default: all)")
     assert texts["data"] == (

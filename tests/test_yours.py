@@ -238,12 +238,9 @@ def test_schedules() -> None:
         torch_cycle.step()
 
 
-def test_defaults_follow_the_optimizer() -> None:
-    assert (Config().lr, Config().activation_lr_mult) == (0.1, 5.0)
-    assert (Config(optimizer="adamw").lr, Config(optimizer="adamw").activation_lr_mult) == (
-        0.001,
-        1,
-    )
+def test_the_default_learning_rate_follows_the_optimizer() -> None:
+    assert Config().lr == 0.1
+    assert Config(optimizer="adamw").lr == 0.001
     assert Config(optimizer="adamw", lr=0.01).lr == 0.01
     with pytest.raises(UserError, match="nesterov: expected optimizer sgd with it, got adamw"):
         Config(optimizer="adamw", nesterov=True)

@@ -209,9 +209,8 @@ class Config:
     nesterov: bool = _field(False, "use Nesterov momentum", _OPTIMIZATION, label="Nesterov")
     weight_decay: float = _field(1e-4, "weight decay", _OPTIMIZATION, least=0)
     activation_lr_mult: float = _field(
-        None, "learning rate multiplier of alpha and beta", _OPTIMIZATION,
+        5.0, "learning rate multiplier of alpha and beta", _OPTIMIZATION,
         label="learning rate multiplier of alpha and beta", least=0,
-        unset="5 for sgd, otherwise 1",
     )  # fmt: skip
     activation_decay_mult: float = _field(
         1.0, "weight decay multiplier of alpha, beta and PReLU's slopes", _OPTIMIZATION,
@@ -280,10 +279,8 @@ class Config:
     def __post_init__(self) -> None:
         _check("optimizer", self.optimizer, FIELDS["optimizer"])
         optimizer = find_optimizer(self.optimizer)
-        # None stands for the optimizer's default.
-        for name in ("lr", "activation_lr_mult"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(optimizer, name))
+        if self.lr is None:  # stands for the optimizer's default
+            object.__setattr__(self, "lr", optimizer.lr)
         for name, info in FIELDS.items():
             _check(name, getattr(self, name), info)
         if self.epochs is None and self.iterations is None:

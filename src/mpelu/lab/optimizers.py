@@ -26,8 +26,6 @@ class OptimizerInfo:
     """From parameter groups, learning rate, momentum and nesterov."""
     lr: float
     """Default learning rate."""
-    activation_lr_mult: float
-    """Default learning rate multiplier of alpha and beta."""
     has_nesterov: bool = False
 
 
@@ -44,8 +42,8 @@ def _adamw(groups: Groups, lr: float, momentum: float, nesterov: bool) -> Optimi
 
 
 OPTIMIZERS = {
-    "sgd": OptimizerInfo(build=_sgd, lr=0.1, activation_lr_mult=5.0, has_nesterov=True),
-    "adamw": OptimizerInfo(build=_adamw, lr=0.001, activation_lr_mult=1.0),
+    "sgd": OptimizerInfo(build=_sgd, lr=0.1, has_nesterov=True),
+    "adamw": OptimizerInfo(build=_adamw, lr=0.001),
 }
 
 
@@ -70,4 +68,4 @@ def find(name: str) -> OptimizerInfo:
             )
         return made
 
-    return OptimizerInfo(build=build, lr=0.001, activation_lr_mult=1.0)
+    return OptimizerInfo(build=build, lr=0.001)

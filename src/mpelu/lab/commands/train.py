@@ -119,7 +119,8 @@ def default_directory(config: Config) -> Path:
         detail = hashlib.sha256(text.encode()).hexdigest()[:8]
     init = None if config.init == "own" else config.init
     parts = (source, config.model, config.activation, init, detail, f"seed{config.seed}")
-    return Path("runs") / "-".join(part for part in parts if part)
+    name = "-".join(part for part in parts if part)
+    return Path("runs") / name.replace(":", ".")  # of references; Windows has no such file names
 
 
 def _preset_line(name: str) -> str:
