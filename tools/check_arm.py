@@ -81,7 +81,8 @@ def flags() -> list[str]:
 
 
 def json_list(line: str) -> list[str]:
-    return json.loads(line[line.index("[") :])
+    flags: list[str] = json.loads(line[line.index("[") :])
+    return flags
 
 
 def pack(tensor: Tensor) -> bytes:
@@ -123,9 +124,9 @@ def main() -> None:
     for _, x, g, a, b in jobs:
         parts = []
         for like in (x, x, x, a, a):
-            size = like.numel() * like.element_size()
-            parts.append(unpack(output[:size], like))
-            output = output[size:]
+            length = like.numel() * like.element_size()
+            parts.append(unpack(output[:length], like))
+            output = output[length:]
         y, gx, gy, ga, gb = parts
         exact = (reference.forward(x, a, b), *reference.gradients(g, x, a, b))
         sizes = reference.gradients(g.abs(), x, a, b)  # of the sums, before anything cancels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def mpelu(
         calculated in float32.
 
     Example:
-        >>> mpelu(torch.tensor([-1.0, 2.0]), 1.0, 1.0)
+        >>> mpelu.mpelu(torch.tensor([-1.0, 2.0]), 1.0, 1.0)
         tensor([-0.6321,  2.0000])
     """
     if has_torch_function_variadic(input, alpha, beta):
@@ -49,9 +50,9 @@ def mpelu(
         )
     if registry.route(input, alpha, beta) == "direct" and not inplace:
         return _run(input, alpha, beta, dim)
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         with warnings.catch_warnings():  # about the number of channels, which is a constant
-            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
             return _run_otherwise(input, alpha, beta, inplace, dim)
     return _run_otherwise(input, alpha, beta, inplace, dim)
 
@@ -160,9 +161,10 @@ class _DirectInPlace(torch.autograd.Function):
     backward = _Direct.backward
 
 
+_Apply = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 # Function.apply asks for transforms once more, which takes a microsecond; `route` has asked.
-_apply = super(torch.autograd.Function, _Direct).apply
-_apply_in_place = super(torch.autograd.Function, _DirectInPlace).apply
+_apply: _Apply = super(torch.autograd.Function, _Direct).apply
+_apply_in_place: _Apply = super(torch.autograd.Function, _DirectInPlace).apply
 
 
 def _run_in_place(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
@@ -210,13 +212,13 @@ def _operator_backward_implementation(
     return _backward(grad, saved, alpha, beta, dim, saved_is_output)
 
 
-@torch.library.register_fake("mpelu::mpelu")
+@torch.library.register_fake("mpelu::mpelu")  # type: ignore[untyped-decorator]
 def _(input: Tensor, alpha: Tensor, beta: Tensor, dim: int = 1) -> Tensor:
     eager.check(input, alpha, beta, dim)
     return torch.empty_like(input)
 
 
-@torch.library.register_fake("mpelu::mpelu_backward")
+@torch.library.register_fake("mpelu::mpelu_backward")  # type: ignore[untyped-decorator]
 def _(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor]:

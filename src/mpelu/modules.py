@@ -117,7 +117,8 @@ class MPELU(nn.Module):
                     parameter.copy_(torch.tensor(initial, dtype=torch.float64, device="cpu"))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"dim": 1, **state})  # pickled before there was a choice
+        # "dim" is missing in modules pickled before there was a choice.
+        super().__setstate__({"dim": 1, **state})  # type: ignore[no-untyped-call]
 
     def forward(self, input: Tensor) -> Tensor:
         # `self.alpha` takes half a microsecond to find what usually is here.
@@ -228,8 +229,7 @@ class LazyMPELU(LazyModuleMixin, MPELU):
 
 
 def _unknown(device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Parameter:
-    parameter: Any = UninitializedParameter(device=device, dtype=dtype)  # type: ignore[call-arg]
-    return parameter
+    return UninitializedParameter(device=device, dtype=dtype)  # type: ignore[call-arg, return-value]
 
 
 def _count(value: SupportsIndex) -> int:

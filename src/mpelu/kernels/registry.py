@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -11,20 +10,43 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-KERNELS: dict[str, dict[torch.dtype, ModuleType]] = {}
-"""Device type -> dtype -> a module with `forward` and `backward` as in `mpelu.kernels.native`.
 
-Each answers None for what it can't do. Plain torch operations (`mpelu.kernels.eager`) serve those
-calls, and devices and dtypes that aren't listed.
+class Kernel(Protocol):
+    """A module with `forward` and `backward` as in `mpelu.kernels.native`.
+
+    Each returns None for what it can't do.
+    """
+
+    def forward(
+        self, input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool = False, /
+    ) -> tuple[Tensor, bool] | None: ...
+
+    def backward(
+        self,
+        grad: Tensor,
+        saved: Tensor,
+        alpha: Tensor,
+        beta: Tensor,
+        dim: int,
+        saved_is_output: bool,
+        /,
+    ) -> tuple[Tensor, Tensor, Tensor] | None: ...
+
+
+KERNELS: dict[str, dict[torch.dtype, Kernel]] = {}
+"""Device type -> dtype -> kernel.
+
+Plain torch operations (`mpelu.kernels.eager`) serve devices and dtypes that aren't listed, and
+calls for which the kernel returns None.
 """
 
 
-def register(device: str, dtypes: tuple[torch.dtype, ...], kernel: ModuleType) -> None:
+def register(device: str, dtypes: tuple[torch.dtype, ...], kernel: Kernel) -> None:
     """Let a kernel serve tensors of these dtypes on a type of device ("cpu", "cuda", ...)."""
     KERNELS.setdefault(device, {}).update(dict.fromkeys(dtypes, kernel))
 
 
-def find(tensor: Tensor) -> ModuleType | None:
+def find(tensor: Tensor) -> Kernel | None:
     """The kernel for a tensor, or None."""
     found = KERNELS.get("cpu" if tensor.is_cpu else tensor.device.type)
     return None if found is None else found.get(tensor.dtype)
@@ -65,7 +87,7 @@ def is_differentiated_by_transform() -> bool:
 
 def is_exporting() -> bool:
     """Inside torch.export, torch.onnx.export or torch.jit.trace: graphs for other programs."""
-    return _is_exporting() or torch.jit.is_tracing()
+    return _is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
 
 
 # torch 2.5 and older don't tell; programs they export contain the operator.
