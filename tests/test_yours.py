@@ -70,6 +70,9 @@ def study():
 
 number = 3
 
+def leaves():
+    raise SystemExit(0)
+
 def broken():
     raise RuntimeError("it is\\nbroken")
 
@@ -294,6 +297,14 @@ def test_extending_a_schedule_that_depends_on_the_length_warns(
         ("--data mine:Swishy", "--data: mine:Swishy raised TypeError"),
         ("--data builtins:list", "--data: builtins:list: expected a pair of data sets"),
         ("--init mine:broken", "--init: mine:broken raised TypeError"),
+        (
+            "--optimizer torch.optim:LBFGS",
+            "--optimizer: torch.optim:LBFGS: can't take a step: TypeError",
+        ),
+        ("--optimizer torch.optim:SparseAdam", "--optimizer: torch.optim:SparseAdam: can't take"),
+        ("--model torch.nn:Flatten", "--model: torch.nn:Flatten: expected a network with"),
+        ("--model mine:network --alpha 0", "--alpha: mine:network is your own"),
+        ("--model mine:leaves", "--model: mine:leaves raised SystemExit"),
         ("--optimizer adam", "--optimizer: unknown optimizer 'adam'; did you mean 'adamw'?"),
     ],
 )
@@ -360,7 +371,12 @@ def test_giving_the_name_again_is_enough(here: Path) -> None:
     assert run("train", "--resume", "run", *again) == 0
     with pytest.raises(UserError, match="the run uses code of its own"):
         load_network(here / "run")
+    for wrong in ("xxmine:networkxx", "mine:net", ["mine:other"]):
+        with pytest.raises(UserError, match="the run uses code of its own"):
+            load_network(here / "run", trust=wrong)
     assert load_network(here / "run", trust={"mine:network"}).config.model == "mine:network"
+    assert load_network(here / "run", trust="mine:network").config.model == "mine:network"
+    assert resume(here / "run", trust="mine:network").state == "finished"
 
 
 def test_resume_says_what_changed_in_the_code(
@@ -413,7 +429,11 @@ def test_npz_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ({"images": None}, "expected arrays images and labels, got no images"),
         ({"labels": np.arange(7)}, "expected 40 integer labels, got int64 [7]"),
         ({"labels": np.full(40, 0.5)}, "expected 40 integer labels, got float64 [40]"),
-        ({"labels": np.full(40, -1)}, "expected labels >= 0, got -1"),
+        ({"labels": np.full(40, -1)}, "expected labels from 0 to 99,999, got -1 to -1"),
+        ({"labels": np.full(40, 10**12)}, "expected labels from 0 to 99,999, got 1000000000000"),
+        ({"images": np.full((40, 9, 9, 3), "x")}, "expected images of type uint8, got <U1"),
+        ({"images": np.zeros((40, 0, 9, 3), np.uint8)}, "expected images with pixels"),
+        ({"classes": np.array("cat")}, "expected classes as a list of names, got shape []"),
         ({"images": np.zeros((40, 9, 9, 3))}, "expected images of type uint8, got float64"),
         (
             {"images": np.zeros((40, 9, 9, 5), np.uint8)},
@@ -460,3 +480,48 @@ def test_the_page_about_it_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             )
             arguments[-1] = "1"
         assert run(*arguments) == 0, command
+
+
+@pytest.mark.parametrize("content", [b"", b"PK garbage", b"\x93NUMPY", None])
+def test_npz_files_that_are_damaged(
+    here: Path, content: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_npz(here / "test.npz", 10)
+    if content is None:
+        write_npz(here / "train.npz", 40)
+        content = (here / "train.npz").read_bytes()[:-200]
+    (here / "train.npz").write_bytes(content)
+    with pytest.raises(SystemExit):
+        run("train", "--data", "npz", "--data-dir", ".", "--model", "resnet-8", "--out", "run")
+    told = capsys.readouterr().err
+    assert "train.npz: can't be read:" in told
+    assert told.count("\n") == 1
+
+
+def test_a_single_array_is_no_npz(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open(here / "train.npz", "wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(SystemExit):
+        run("train", "--data", "npz", "--data-dir", ".", "--out", "run")
+    assert "it holds a single array" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 3), (3, 8, 8), (1, 8, 8), (8, 8)])
+def test_tensors_have_channels_first(shape: tuple[int, ...]) -> None:
+    from mpelu.lab.data.own import _image
+
+    image = torch.randint(0, 256, shape, dtype=torch.uint8)
+    assert torch.equal(_image("mine:data", image), image if len(shape) == 3 else image[None])
+    if shape == (3, 8, 8):
+        array = image.permute(1, 2, 0).numpy()
+        assert torch.equal(_image("mine:data", array), image)
+        scaled = image.float() / 255
+        assert torch.equal(_image("mine:data", scaled), image)
+
+
+def test_labels_must_be_integers(here: Path) -> None:
+    from mpelu.lab.data.own import _collect
+
+    pairs = [(torch.zeros(1, 4, 4, dtype=torch.uint8), 0.5)]
+    with pytest.raises(UserError, match="can't read its data sets: TypeError"):
+        _collect("mine:data", pairs)

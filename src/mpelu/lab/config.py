@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -209,7 +210,7 @@ class Config:
     nesterov: bool = _field(False, "use Nesterov momentum", _OPTIMIZATION, label="Nesterov")
     weight_decay: float = _field(1e-4, "weight decay", _OPTIMIZATION, least=0)
     activation_lr_mult: float = _field(
-        5.0, "learning rate multiplier of alpha and beta", _OPTIMIZATION,
+        5.0, "learning rate multiplier of alpha, beta and the like", _OPTIMIZATION,
         label="learning rate multiplier of alpha and beta", least=0,
     )  # fmt: skip
     activation_decay_mult: float = _field(
@@ -277,6 +278,12 @@ class Config:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        for name in FIELDS:
+            value = getattr(self, name)
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+            elif isinstance(value, os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
         _check("optimizer", self.optimizer, FIELDS["optimizer"])
         optimizer = find_optimizer(self.optimizer)
         if self.lr is None:  # stands for the optimizer's default
@@ -378,18 +385,14 @@ class Config:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Config:
-        """From a mapping with some or all of the fields; lists become tuples.
+        """From a mapping with some or all of the fields.
 
         Raises:
             UserError: for an unknown field or a bad value.
         """
         for name in values:
             choose("config", name, FIELDS, noun="field")
-        fitted: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-        return cls(**fitted)
+        return cls(**values)
 
 
 FIELDS: dict[str, FieldInfo] = {each.name: each.metadata["info"] for each in fields(Config)}
@@ -427,7 +430,7 @@ def _check(name: str, value: Any, info: FieldInfo) -> None:
 
 def _check_bounds(name: str, number: float, info: FieldInfo) -> None:
     expected = None
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         expected = "a finite number"
     elif info.least is not None and number < info.least:
         expected = f"a number >= {info.least:g}"

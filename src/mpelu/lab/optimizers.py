@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpelu.lab import references
+from mpelu.lab.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -58,8 +59,6 @@ def find(name: str) -> OptimizerInfo:
     def build(groups: Groups, lr: float, momentum: float, nesterov: bool) -> Optimizer:
         from torch.optim import Optimizer
 
-        from mpelu.lab.errors import UserError
-
         made = references.call("optimizer", name, groups, lr=lr)
         if not isinstance(made, Optimizer):
             raise UserError(
@@ -68,4 +67,20 @@ def find(name: str) -> OptimizerInfo:
             )
         return made
 
-    return OptimizerInfo(build=build, lr=0.001)
+    def checked(groups: Groups, lr: float, momentum: float, nesterov: bool) -> Optimizer:
+        """Tries a step on a parameter of its own first: some optimizers need more than that."""
+        from torch import nn, ones
+
+        parameter = nn.Parameter(ones(2, 2))
+        parameter.grad = ones(2, 2)
+        trial = build([{"params": [parameter], "lr": lr, "weight_decay": 0.0}], lr, 0.0, False)
+        try:
+            trial.step()
+        except Exception as error:
+            raise UserError(
+                f"{name}: can't take a step: {type(error).__name__}: {one_line(error)}",
+                field="optimizer",
+            ) from error
+        return build(groups, lr, momentum, nesterov)
+
+    return OptimizerInfo(build=checked, lr=0.001)

@@ -50,7 +50,7 @@ def load(field: str, name: str) -> Callable[..., Any]:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         raise UserError(
             f"{name}: can't import {module_name}: {kind}{one_line(error)}", field=field
@@ -90,7 +90,7 @@ def call(
         return factory(*arguments, **taken, **required)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"{name} raised {type(error).__name__}: {one_line(error)}", field=field
         ) from error
@@ -133,16 +133,24 @@ def check_trusted(
     """
     if trust is True:
         return
+    known = trusted_names(trust)
     unknown = {
         field: name
         for field, name in references.items()
-        if (needed is None or field in needed) and (isinstance(trust, bool) or name not in trust)
+        if (needed is None or field in needed) and name not in known
     }
     if unknown:
         named = listed([f"{flag(field)} {name}" for field, name in unknown.items()], "and")
         raise UserError(
             f"{run}: the run uses code of its own; if you trust it, add {named}, or --trust"
         )
+
+
+def trusted_names(trust: bool | Collection[str]) -> set[str]:
+    """The names that a `trust` argument lists; none for True and False."""
+    if isinstance(trust, bool):
+        return set()
+    return {trust} if isinstance(trust, str) else set(trust)
 
 
 def describe_source(name: str) -> dict[str, str]:

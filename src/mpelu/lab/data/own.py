@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from mpelu.lab.data.images import LabeledImages, Splits
 from mpelu.lab.errors import UserError, one_line
 
 _CHANNELS = (1, 3)
+MOST_CLASSES = 100_000
 
 
 def read_npz(data_dir: Path) -> Splits:
@@ -54,27 +58,41 @@ def _read_file(path: Path) -> tuple[LabeledImages, Any]:
     if not path.is_file():
         raise UserError(f"{path.parent}: expected train.npz and test.npz, got no {path.name}")
     try:
-        with numpy.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in ("images", "labels", "classes") if name in file}
-    except (OSError, ValueError, EOFError, KeyError) as error:
+        with open(path, "rb") as opened:  # numpy would leave a damaged file open
+            file = numpy.load(opened, allow_pickle=False)
+            if not isinstance(file, numpy.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            names = ("images", "labels", "classes")
+            arrays = {name: file[name] for name in names if name in file}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: can't be read: {one_line(error)}") from None
     for name in ("images", "labels"):
         if name not in arrays:
             raise UserError(f"{path}: expected arrays images and labels, got no {name}")
-    images = _to_tensor(str(path), torch.from_numpy(numpy.ascontiguousarray(arrays["images"])))
-    labels = arrays["labels"]
+    pixels, labels = arrays["images"], arrays["labels"]
+    if pixels.dtype != numpy.uint8:
+        raise _unfit(str(path), f"images of type uint8, got {pixels.dtype}")
+    images = _to_tensor(str(path), torch.from_numpy(numpy.ascontiguousarray(pixels)))
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         raise _unfit(
             str(path), f"{len(images)} integer labels, got {labels.dtype} {list(labels.shape)}"
         )
-    labels = torch.from_numpy(labels.astype(numpy.int64))
-    return LabeledImages(images=images, labels=labels), arrays.get("classes")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < MOST_CLASSES:
+        raise _unfit(
+            str(path),
+            f"labels from 0 to {MOST_CLASSES - 1:,}, got {labels.min()} to {labels.max()}",
+        )
+    classes = arrays.get("classes")
+    if classes is not None and classes.ndim != 1:
+        raise _unfit(str(path), f"classes as a list of names, got shape {list(classes.shape)}")
+    numbers = torch.from_numpy(labels.astype(numpy.int64))
+    return LabeledImages(images=images, labels=numbers), classes
 
 
 def _to_tensor(name: str, images: Tensor) -> Tensor:
     """Images as uint8 [n, channels, height, width]."""
-    if images.dtype != torch.uint8:
-        raise _unfit(name, f"images of type uint8, got {str(images.dtype).removeprefix('torch.')}")
+    if 0 in images.shape[1:]:
+        raise _unfit(name, f"images with pixels, got shape {list(images.shape)}")
     if images.dim() == 3:
         return images[:, None]
     if images.dim() == 4 and images.shape[3] in _CHANNELS:
@@ -88,7 +106,7 @@ def _collect(name: str, dataset: Any) -> LabeledImages:
     try:
         pairs = [dataset[index] for index in range(len(dataset))]
         images = [_image(name, image) for image, _ in pairs]
-        labels = [int(label) for _, label in pairs]
+        labels = [operator.index(label) for _, label in pairs]
     except UserError:
         raise
     except Exception as error:  # whatever the user's data set raises
@@ -103,16 +121,18 @@ def _collect(name: str, dataset: Any) -> LabeledImages:
 
 
 def _image(name: str, image: Any) -> Tensor:
-    """One image as uint8 [channels, height, width]."""
-    if not isinstance(image, Tensor):
-        image = torch.from_numpy(numpy.array(image))
-    if image.is_floating_point():
-        if not bool(((image >= 0) & (image <= 1)).all()):
+    """One image as uint8 [channels, height, width]. Tensors have channels first, others last."""
+    is_tensor = isinstance(image, Tensor)
+    pixels: Tensor = image if is_tensor else torch.from_numpy(numpy.array(image))
+    if pixels.is_floating_point():
+        if not bool(((pixels >= 0) & (pixels <= 1)).all()):
             raise _unfit(name, "floating point images with values from 0 to 1, got others")
-        image = image.mul(255).round().to(torch.uint8)
-    if image.dim() == 3 and image.shape[0] in _CHANNELS and image.shape[2] not in _CHANNELS:
-        return _to_tensor(name, image[None])[0]
-    return _to_tensor(name, image[None])[0]
+        pixels = pixels.mul(255).round().to(torch.uint8)
+    if pixels.dtype != torch.uint8:
+        raise _unfit(name, f"images of type uint8, got {str(pixels.dtype).removeprefix('torch.')}")
+    if is_tensor and pixels.dim() == 3 and pixels.shape[0] in _CHANNELS:
+        return pixels
+    return _to_tensor(name, pixels[None])[0]
 
 
 def _splits(
@@ -121,8 +141,9 @@ def _splits(
     for split, kind in ((train, "training"), (test, "test")):
         if len(split.labels) == 0:
             raise _unfit(name, f"at least one {kind} image, got none")
-        if int(split.labels.min()) < 0:
-            raise _unfit(name, f"labels >= 0, got {int(split.labels.min())}")
+        low, high = int(split.labels.min()), int(split.labels.max())
+        if low < 0 or high >= MOST_CLASSES:
+            raise _unfit(name, f"labels from 0 to {MOST_CLASSES - 1:,}, got {low} to {high}")
     if train.images.shape[1:] != test.images.shape[1:]:
         raise _unfit(
             name,

@@ -16,7 +16,7 @@ from typing import Any
 from mpelu.lab.config import FIELDS, Config, differing
 from mpelu.lab.environment import changed, describe_process
 from mpelu.lab.errors import UserError, flag
-from mpelu.lab.references import check_trusted, describe_source
+from mpelu.lab.references import check_trusted, describe_source, trusted_names
 from mpelu.lab.run import files, folder
 from mpelu.lab.run.lock import lock
 from mpelu.lab.run.tensorboard import check_installed
@@ -102,10 +102,9 @@ def resume(
     run = Path(run)
     before = folder.read_config(run)
     config = _with_changes(before, changes or {})
-    if not isinstance(trust, bool):
-        trust = {*trust, *(value for value in (changes or {}).values() if isinstance(value, str))}
-    elif not trust:
-        trust = {value for value in (changes or {}).values() if isinstance(value, str)}
+    if trust is not True:
+        given = {value for value in (changes or {}).values() if isinstance(value, str)}
+        trust = trusted_names(trust) | given
     check_trusted(run, config.references, trust)
     if tensorboard:
         check_installed()
@@ -178,9 +177,13 @@ def _with_changes(before: Config, changes: Mapping[str, object]) -> Config:
     Raises:
         UserError: for a change of a field that decides the result, or a shorter run.
     """
-    for name in changes:
+    for name, value in changes.items():
         info = FIELDS.get(name)
-        if info is not None and info.is_length and getattr(before, name) is None:
+        if info is None or not info.is_length:
+            continue
+        if value is None:
+            raise UserError("expected a number, got None", field=name)
+        if getattr(before, name) is None:
             raise UserError(
                 f"the run counts {before.length_unit}s; extend it with "
                 f"{flag(before.length_unit + 's')}",
@@ -243,8 +246,8 @@ def _check_code(run: Path, before: Any, now: dict[str, Any], display: Display) -
     Raises:
         UserError: if its parameters changed, so that no checkpoint fits.
     """
-    if not isinstance(before, dict):
-        return
+    if not isinstance(before, dict) or not isinstance(before.get("parameters", {}), dict):
+        return  # an older folder, or a damaged one
     shapes, others = before.get("parameters", {}), now.get("parameters", {})
     for name in {**shapes, **others}:
         if shapes.get(name) != others.get(name):

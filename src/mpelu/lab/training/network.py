@@ -84,7 +84,7 @@ def _create_own(config: Config, classes: int, channels: int, size: int) -> nn.Mo
     """The network of a reference, called with as many of these arguments as it takes."""
     factory = references.load("model", config.model)
     for name in ("alpha", "beta", "gradient_checkpointing"):
-        if getattr(config, name):
+        if getattr(config, name) is not None and getattr(config, name) is not False:
             raise UserError(f"{config.model} is your own and can't take it", field=name)
     given = dict(config.model_options)
     if config.activation is not None:
@@ -102,6 +102,8 @@ def _create_own(config: Config, classes: int, channels: int, size: int) -> nn.Mo
             f"{config.model}: expected a torch.nn.Module, got {type(model).__name__}",
             field="model",
         )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(f"{config.model}: expected a network with parameters", field="model")
     return model
 
 
@@ -238,4 +240,8 @@ def last_layer(model: nn.Module, channels: int, size: int) -> str:
     model.train()
     for hook in hooks:
         hook.remove()
+    if not names:
+        raise UserError(
+            "expected a network with a convolution or linear layer, got none", field="last_lr_mult"
+        )
     return names[-1]

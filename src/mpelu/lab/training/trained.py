@@ -75,10 +75,10 @@ def load_network(
         if not find(config.data).image_size:  # only the data says it
             config = replace(config, image_size=about["image_size"])
         fitted = load_file(run / folder.PREPROCESS)
-    except (KeyError, TypeError, OSError, SafetensorError) as error:
-        raise UserError(
-            f"{run}: expected {folder.DATA} and {folder.PREPROCESS} of a run, got {error}"
-        ) from error
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{run}: {folder.DATA} is missing or damaged ({error})") from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{run}: {folder.PREPROCESS} is missing or damaged ({error})") from error
     model = network.create(config, len(classes), channels, size)
     source, values = _read_weights(run, weights)
     try:
@@ -103,6 +103,8 @@ def load_network(
 def check_data(run: Path, dataset: data.Dataset) -> None:
     """Raises UserError unless the data is what the run was trained on."""
     before = folder.read_object(run, folder.DATA).get("fingerprint")
+    if before is None:
+        raise UserError(f"{run}: {folder.DATA} is missing or damaged")
     if before != dataset.fingerprint:
         raise UserError(
             f"{run}: expected the data the run was trained on (fingerprint {before}), got other "
