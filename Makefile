@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test coverage lint lint-js format bench clean
+.PHONY: demo test coverage lint lint-js format bench arm oldest clean
 
 # The stamp holds until the files that say what is installed, or the kernel, change.
-$(VENV)/installed: pyproject.toml setup.py constraints.txt src/mpelu/kernels/native.cpp
+$(VENV)/installed: pyproject.toml setup.py constraints.txt $(wildcard src/mpelu/kernels/*.cpp src/mpelu/kernels/*.h)
 	@echo "Setting up $(VENV): a minute, and longer where torch has to be downloaded"
 	@$(PYTHON) -c "import sys; assert sys.version_info >= (3, 10), 'mpelu needs Python >= 3.10, got ' + sys.version"
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +48,14 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/initialization_speed.py
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/report.py
+
+# The kernel on 64-bit ARM, under emulation.
+arm: $(VENV)/installed
+	$(BIN)/python tools/check_arm.py
+
+# The operator's tests with the oldest torch that is supported; downloads some GB.
+oldest: $(VENV)/installed
+	$(BIN)/python tools/check_oldest_torch.py
 
 clean:
 	rm -rf $(VENV) build out src/*.egg-info src/mpelu/kernels/_native*

@@ -1,8 +1,10 @@
-"""How long does an activation take, alone? Forward, backward and both, against torch's own.
+"""How long does an activation take, alone? Forward, and forward + backward, against torch's own.
 
-    python benchmarks/activation.py [--quick] [--threads 1 2] [--dtypes float32 bfloat16]
+    python benchmarks/activation.py [--threads 1 2] [--instructions avx512 avx2] [--rounds 60]
 
-Prints a table per shape and writes results/activation.json and a figure beside it.
+Activations take turns in each round; a ratio is the median of same-round ratios, with its 95 %
+interval. Prints a table per instruction set and number of threads, then the lines of the project's
+goals with what was measured, and writes results/activation.json and a figure beside it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -18,206 +21,267 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import mpelu
-from common import keep_memory, machine, quantiles, saved_bytes, write
+from common import Ratio, keep_memory, machine, quantiles, ratio, saved_bytes, write
+from mpelu.kernels import native
 from mpelu.lab.timing import interleaved
 
-SHAPES = [(128, 16, 32, 32), (128, 64, 32, 32), (128, 64, 8, 8), (64, 256, 18, 18), (8192, 512)]
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-QUICK_SHAPES = [(128, 64, 32, 32)]
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
 
 
-class Naive(nn.Module):
-    """MPELU as one writes it first, twice: `where` on expm1, and the sum of two clamps."""
+class Case(NamedTuple):
+    """A tensor, and how long MPELU may take on it at most, in multiples of the other's time."""
 
-    def __init__(self, channels: int, form: str) -> None:
+    shape: tuple[int, ...]
+    layout: str = "contiguous"
+    both_to_relu: float | None = None
+    both_to_prelu: float | None = None
+    forward_to_prelu: float | None = None
+
+    def __str__(self) -> str:
+        suffix = " channels_last" if self.layout == "channels_last" else ""
+        return "x".join(map(str, self.shape)) + suffix
+
+
+CASES = [
+    Case((4, 4), both_to_prelu=1.3, forward_to_prelu=1.6),
+    Case((32, 256), both_to_relu=2.0, both_to_prelu=1.2),
+    Case((8, 64, 16, 16), both_to_relu=1.9),
+    Case((128, 64, 8, 8), both_to_relu=1.7),
+    Case((128, 64, 8, 8), "channels_last"),
+    Case((128, 16, 32, 32), both_to_relu=1.25),
+    Case((128, 16, 32, 32), "channels_last"),
+    Case((128, 64, 32, 32), both_to_relu=1.1),
+    Case((128, 64, 32, 32), "channels_last", both_to_relu=1.3),
+]
+
+
+class Formula(nn.Module):
+    """MPELU as one writes it first."""
+
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.alpha, self.beta = (
-            nn.Parameter(torch.ones(channels)),
-            nn.Parameter(torch.ones(channels)),
-        )
-        self.form = form
+        self.alpha = nn.Parameter(torch.ones(channels))
+        self.beta = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         shape = (1, -1) + (1,) * (x.dim() - 2)
         a, b = self.alpha.reshape(shape), self.beta.reshape(shape)
-        if self.form == "where":
-            return torch.where(x > 0, x, a * torch.expm1(b * x.clamp(max=0)))
         return x.clamp(min=0) + a * torch.expm1(b * x.clamp(max=0))
 
 
-def activations(channels: int, dtype: torch.dtype, with_compiled: bool) -> dict[str, nn.Module]:
+def activations(channels: int, dtype: torch.dtype) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {
         "ReLU": nn.ReLU(),
-        "LeakyReLU": nn.LeakyReLU(),
         "ELU": nn.ELU(),
         "PReLU": nn.PReLU(channels),
         "SiLU": nn.SiLU(),
-        "GELU": nn.GELU(),
-        "naive where": Naive(channels, "where"),
-        "naive clamp": Naive(channels, "clamp"),
+        "formula": Formula(channels),
         "MPELU": mpelu.MPELU(channels),
     }
-    if with_compiled:
-        torch._dynamo.reset()  # else it gives up after eight shapes
-        found["compiled naive"] = Naive(channels, "clamp")
-        found["compiled naive"].compile(dynamic=False)
     return {name: module.to(dtype) for name, module in found.items()}
 
 
-def measure(
-    shape: tuple[int, ...], layout: str, dtype: torch.dtype, rounds: int, with_compiled: bool
-) -> dict[str, dict]:
-    """name -> forward, backward, both (seconds: p50, p20, p80), saved bytes per element."""
-    format = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+def repeated(call: Callable[[], object], times: int) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(times):
+            call()
+
+    return run
+
+
+def measure(case: Case, dtype: torch.dtype, rounds: int) -> dict[str, dict[str, Any]]:
+    """name -> seconds of forward and both, their ratios to ReLU and PReLU, saved bytes."""
+    format = torch.channels_last if case.layout == "channels_last" else torch.contiguous_format
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(shape, generator=generator).to(dtype).contiguous(memory_format=format)
-    grad = torch.randn(shape, generator=generator).to(dtype).contiguous(memory_format=format)
-    target = torch.empty_like(x)
-    leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
-    modules = activations(shape[1], dtype, with_compiled)
-    outputs: dict[str, Tensor] = {}
+    x, grad = (
+        torch.randn(case.shape, generator=generator).to(dtype).contiguous(memory_format=format)
+        for _ in range(2)
+    )
+    x.requires_grad_()
+    modules = activations(case.shape[1], dtype)
+    times = max(1, 20_000 // x.numel())  # small calls: many in one sample
 
-    def forward(name: str) -> Callable[[], None]:
-        def run() -> None:
-            outputs.clear()
-            outputs[name] = modules[name](leaf)
+    def both(module: nn.Module) -> None:
+        x.grad = None
+        module(x).backward(grad)
 
-        return run
-
-    def backward(name: str) -> Callable[[], None]:
-        def run() -> None:
-            leaf.grad = None
-            outputs[name].backward(grad, retain_graph=True)
-
-        return run
-
-    def both(name: str) -> Callable[[], None]:
-        def run() -> None:
-            leaf.grad = None
-            modules[name](leaf).backward(grad)
-
-        return run
-
-    copy, add = (lambda: target.copy_(x)), (lambda: torch.add(x, grad, out=target))
-    times = {
-        "forward": interleaved({"copy": copy} | {n: forward(n) for n in modules}, rounds),
-        "both": interleaved({n: both(n) for n in modules}, rounds),
+    samples = {
+        "forward": {n: repeated(partial(m, x), times) for n, m in modules.items()},
+        "both": {n: repeated(partial(both, m), times) for n, m in modules.items()},
     }
-    outputs.update({name: module(leaf) for name, module in modules.items()})
-    times["backward"] = interleaved({"add": add} | {n: backward(n) for n in modules}, rounds)
-    outputs.clear()
-    result: dict[str, dict] = {name: {} for name in ["copy", "add", *modules]}
-    for kind, table in times.items():
-        for name, values in table.items():
-            result[name][kind] = quantiles(values)
+    result: dict[str, dict[str, Any]] = {name: {} for name in modules}
+    for kind, calls in samples.items():
+        taken = interleaved(calls, rounds, warmup=max(2, rounds // 10))
+        for name, values in taken.items():
+            result[name][kind] = quantiles([value / times for value in values])
+            for other in ("ReLU", "PReLU"):
+                result[name][f"{kind}_to_{other.lower()}"] = ratio(values, taken[other])._asdict()
     for name, module in modules.items():
-        kept = saved_bytes(partial(module, leaf), module.parameters())
+        kept = saved_bytes(partial(module, x), module.parameters())
         result[name]["saved_bytes_per_element"] = kept / x.numel()
     return result
 
 
-def show(console: Console, title: str, result: dict[str, dict], element: int) -> None:
+def show(console: Console, title: str, cells: list[dict[str, Any]]) -> None:
     table = Table(title=title, title_justify="left")
-    table.add_column("activation")
-    for heading in (
-        "forward ms",
-        "/ copy",
-        "backward ms",
-        "both ms",
-        "/ ReLU",
-        "p20",
-        "p80",
-        "kept",
-    ):
+    table.add_column("forward + backward")
+    for heading in ("ReLU us", "MPELU us", "/ ReLU", "95 %", "/ PReLU", "/ ELU", "/ formula"):
         table.add_column(heading, justify="right")
-    copy, relu = result["copy"]["forward"]["p50"], result["ReLU"]["both"]["p50"]
-
-    def milliseconds(row: dict, kind: str, key: str = "p50") -> str:
-        return f"{row[kind][key] * 1e3:.2f}" if kind in row else "-"
-
-    def ratio(row: dict, kind: str, to: float) -> str:
-        return f"{row[kind]['p50'] / to:.2f}" if kind in row else "-"
-
-    for name, row in result.items():
-        kept = row.get("saved_bytes_per_element")
+    for cell in cells:
+        times = cell["times"]
+        own, to_relu = times["MPELU"]["both"]["p50"], Ratio(**times["MPELU"]["both_to_relu"])
         table.add_row(
-            name,
-            milliseconds(row, "forward"),
-            ratio(row, "forward", copy),
-            milliseconds(row, "backward"),
-            milliseconds(row, "both"),
-            ratio(row, "both", relu),
-            *(milliseconds(row, "both", key) for key in ("p20", "p80")),
-            "-" if kept is None else f"{kept / element:.1f}x",
-            style="bold" if name == "MPELU" else None,
+            cell["case"],
+            f"{times['ReLU']['both']['p50'] * 1e6:.1f}",
+            f"{own * 1e6:.1f}",
+            f"{to_relu.median:.2f}",
+            f"{to_relu.low:.2f}-{to_relu.high:.2f}",
+            *(f"{own / times[n]['both']['p50']:.2f}" for n in ("PReLU", "ELU", "formula")),
         )
     console.print(table)
 
 
-def draw(cells: list[dict], path: str) -> None:
+def goals(console: Console, cells: list[dict[str, Any]]) -> None:
+    """Each line of the goals with the measurements that it is about."""
+    table = Table(title="Goals (float32, per channel)", title_justify="left")
+    for heading in ("MPELU", "set", "threads", "at most", "measured", "95 %", ""):
+        table.add_column(heading, justify="left" if heading in ("MPELU", "set") else "right")
+    for case in CASES:
+        for kind in ("both_to_relu", "both_to_prelu", "forward_to_prelu"):
+            limit = getattr(case, kind)
+            if limit is None:
+                continue
+            for cell in cells:
+                if cell["case"] != str(case) or cell["dtype"] != "float32":
+                    continue
+                found = Ratio(**cell["times"]["MPELU"][kind])
+                what, other = kind.split("_to_")
+                table.add_row(
+                    f"{case} {what} / {other}",
+                    cell["instructions"],
+                    str(cell["threads"]),
+                    f"{limit:.2f}",
+                    f"{found.median:.2f}",
+                    f"{found.low:.2f}-{found.high:.2f}",
+                    "reached" if found.median <= limit else "missed",
+                )
+    console.print(table)
+
+
+SIZES = {  # of the README's table
+    "4x4": "64 B",
+    "32x256": "32 KB",
+    "8x64x16x16": "0.5 MB",
+    "128x64x8x8": "2 MB",
+    "128x16x32x32": "8 MB",
+    "128x64x32x32": "32 MB",
+    "128x64x32x32 channels_last": "32 MB",
+}
+
+
+def markdown(cells: list[dict[str, Any]]) -> str:
+    """The README's table: float32, multiples of ReLU's and PReLU's time."""
+    cells = [cell for cell in cells if cell["dtype"] == "float32"]
+    columns = list(dict.fromkeys((c["instructions"], c["threads"]) for c in cells))
+    found = {(c["case"], c["instructions"], c["threads"]): c["times"]["MPELU"] for c in cells}
+    heads = [f"{name}, {count} thread{'s' * (count > 1)}" for name, count in columns]
+    lines = ["| forward + backward | size | " + " | ".join(heads) + " |"]
+    lines.append("|---|---|" + "---|" * len(columns))
+    for case, size in SIZES.items():
+        values = []
+        for column in columns:
+            times = found.get((case, *column))
+            if times is None:
+                continue
+            relu, prelu = Ratio(**times["both_to_relu"]), Ratio(**times["both_to_prelu"])
+            values.append(f"{relu.median:.2f} ({relu.low:.2f}-{relu.high:.2f}), {prelu.median:.2f}")
+        if values:
+            lines.append(f"| {case} | {size} | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def draw(cells: list[dict[str, Any]], path: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     import numpy as np
 
-    threads = max(cell["threads"] for cell in cells)
-    cells = [cell for cell in cells if cell["threads"] == threads]
-    names = ["ReLU", "ELU", "PReLU", "naive clamp", "MPELU"]
-    names += ["compiled naive"] if "compiled naive" in cells[0]["times"] else []
-    colors = ["#4C78A8", "#72B7B2", "#B279A2", "#9D9D9D", "#E45756", "#EECA3B"]
+    names = ["ReLU", "ELU", "PReLU", "formula", "MPELU"]
+    colors = ["#4C78A8", "#72B7B2", "#B279A2", "#9D9D9D", "#E45756"]
     figure, axes = plt.subplots(figsize=(9, 0.75 * len(cells) + 1.6), layout="constrained")
     height = 0.8 / len(names)
     for i, name in enumerate(names):
-        ratio = [c["times"][name]["both"]["p50"] / c["times"]["ReLU"]["both"]["p50"] for c in cells]
-        at = np.arange(len(cells)) + i * height
-        bars = axes.barh(at, ratio, height * 0.9, label=name, color=colors[i])
-        axes.bar_label(bars, [f"{r:.2g}" for r in ratio], padding=2, fontsize=7)
-    labels = [f"{'x'.join(map(str, c['shape']))}\n{c['layout']}" for c in cells]
-    axes.set_yticks(np.arange(len(cells)) + 0.4 - height / 2, labels, fontsize=8)
+        values = [c["times"][name]["both_to_relu"]["median"] for c in cells]
+        bars = axes.barh(
+            np.arange(len(cells)) + i * height, values, height * 0.9, label=name, color=colors[i]
+        )
+        axes.bar_label(bars, [f"{value:.2g}" for value in values], padding=2, fontsize=7)
+    places = np.arange(len(cells)) + 0.4 - height / 2
+    axes.set_yticks(places, [cell["case"] for cell in cells], fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xlabel("forward + backward time, multiples of nn.ReLU (log scale)")
-    axes.set_title(f"Activations alone, {cells[0]['dtype']}, {threads} thread(s), medians")
+    first = cells[0]
+    axes.set_title(f"float32, {first['instructions']}, {first['threads']} thread(s), medians")
     axes.legend(fontsize=8, ncols=3, loc="lower right")
     figure.savefig(path, dpi=130)
 
 
 def main() -> None:
+    own = mpelu.kernels.backend().instructions
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one shape, no torch.compile")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--rounds", type=int, default=25, help="samples per cell (default 25)")
+    sets = [own, "avx2"] if own == "avx512" else [own]
+    parser.add_argument("--instructions", nargs="+", default=sets, help=f"default: {sets}")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32", "bfloat16"])
+    parser.add_argument("--rounds", type=int, default=60, help="samples per cell (default 60)")
+    parser.add_argument("--cases", nargs="+", help="only those that begin so, as in 4x4 128x64")
     parser.add_argument("--default-malloc", action="store_true", help="leave glibc's malloc as is")
+    parser.add_argument("--dry", action="store_true", help="write no files")
     options = parser.parse_args()
+    if native.library is None:
+        parser.error(f"expected the compiled kernel: {native.reason}")
     if not options.default_malloc:
         keep_memory()
     console = Console(width=110)
-    console.print(f"kernel: {mpelu.kernels.backend()}\nmachine: {machine()['cpu']}")
-    cases = [
-        (threads, shape, layout, dtype)
+    console.print(f"machine: {machine()['cpu']}, torch {torch.__version__}")
+    wanted = tuple(options.cases or [""])
+    plan = [
+        (instructions, threads, dtype, case)
+        for instructions in options.instructions
         for threads in options.threads
-        for shape in (QUICK_SHAPES if options.quick else SHAPES)
-        for layout in (["contiguous", "channels_last"] if len(shape) == 4 else ["contiguous"])
-        for dtype in (["float32"] if options.quick else options.dtypes)
+        for dtype in options.dtypes
+        for case in CASES
+        if str(case).startswith(wanted)
     ]
-    cells = []
-    for threads, shape, layout, name in track(cases, "measuring", console=console, transient=True):
+    cells: list[dict[str, Any]] = []
+    for instructions, threads, dtype, case in track(
+        plan, "measuring", console=console, transient=True
+    ):
+        if not native.library.mpelu_select(instructions.encode()):
+            parser.error(f"--instructions: this CPU has no {instructions}")
         torch.set_num_threads(threads)
-        dtype = DTYPES[name]
-        times = measure(shape, layout, dtype, options.rounds, with_compiled=not options.quick)
-        cell = {"shape": shape, "layout": layout, "threads": threads, "dtype": name}
-        cells.append(cell | {"times": times})
-        title = f"{'x'.join(map(str, shape))} {layout} {name}, {threads} thread(s)"
-        show(console, title, times, dtype.itemsize)
-    if options.quick:
+        times = measure(case, DTYPES[dtype], options.rounds)
+        cell = {"case": str(case), "instructions": instructions, "threads": threads}
+        cells.append(cell | {"dtype": dtype, "times": times})
+    for key in dict.fromkeys((c["instructions"], c["threads"], c["dtype"]) for c in cells):
+        group = [c for c in cells if (c["instructions"], c["threads"], c["dtype"]) == key]
+        show(console, f"{key[0]}, {key[1]} thread(s), {key[2]}", group)
+    goals(console, cells)
+    print(markdown(cells))
+    if options.dry:
         return
     path = write("activation", {"cells": cells})
     draw(
-        [cell for cell in cells if cell["dtype"] == options.dtypes[0]],
+        [c for c in cells if (c["instructions"], c["threads"], c["dtype"]) == (*plan[0][:3],)],
         str(path.with_suffix(".png")),
     )
     console.print(f"wrote {path} and {path.with_suffix('.png').name}")

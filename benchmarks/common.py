@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import mpelu
-from mpelu.lab.studies.result import environment
+from mpelu.lab.environment import describe_machine
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -36,7 +37,7 @@ def keep_memory() -> None:
 def machine() -> dict[str, Any]:
     """CPU, versions and settings that a figure depends on."""
     return {
-        **environment(),
+        **describe_machine(),
         "kernel": str(mpelu.kernels.backend()),
         "allocator": "keeps memory" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "default",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
@@ -47,6 +48,27 @@ def quantiles(values: list[float]) -> dict[str, float]:
     """Median, 20th and 80th percentile."""
     tenths = statistics.quantiles(values, n=10, method="inclusive")
     return {"p50": statistics.median(values), "p20": tenths[1], "p80": tenths[7]}
+
+
+class Ratio(NamedTuple):
+    """Median of same-round ratios, with its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+def ratio(own: list[float], other: list[float]) -> Ratio:
+    """How much longer one took than another that it took turns with.
+
+    The interval has the ranks between which the median of a sample lies with 95 % probability,
+    whatever the distribution.
+    """
+    values = sorted(a / b for a, b in zip(own, other, strict=True))
+    count = len(values)
+    reach = 0.98 * math.sqrt(count)
+    low, high = math.floor((count - 1) / 2 - reach), math.ceil((count - 1) / 2 + reach)
+    return Ratio(statistics.median(values), values[max(low, 0)], values[min(high, count - 1)])
 
 
 def saved_bytes(run: Callable[[], Any], excluded: Iterable[torch.Tensor]) -> int:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -101,7 +102,9 @@ def ours(data: Dataset) -> Callable[[], Batches]:
     return batches
 
 
-def taking(batches: Batches, count: int, step: Callable[[Tensor, Tensor], None]) -> Callable:
+def taking(
+    batches: Batches, count: int, step: Callable[[Tensor, Tensor], None]
+) -> Callable[[], None]:
     def run() -> None:
         for images, labels in islice(batches, count):
             step(images, labels)
@@ -130,7 +133,7 @@ def ratios(times: dict[str, list[float]], base: str) -> dict[str, float]:
     }
 
 
-def alone(loaders: dict[str, Batches], rounds: int) -> dict[str, dict]:
+def alone(loaders: dict[str, Batches], rounds: int) -> dict[str, dict[str, Any]]:
     """Measures each loader without training.
 
     Workers fill their queues (4 batches) between turns; turns are long enough to make that head
@@ -154,7 +157,7 @@ def alone(loaders: dict[str, Batches], rounds: int) -> dict[str, dict]:
     }
 
 
-def in_training(loaders: dict[str, Batches], rounds: int, steps: int) -> dict[str, dict]:
+def in_training(loaders: dict[str, Batches], rounds: int, steps: int) -> dict[str, dict[str, Any]]:
     """Measures training steps with each loader, and on one batch that is already in memory."""
     step = training_step()
     images, labels = next(loaders["ours"])
@@ -174,7 +177,7 @@ def in_training(loaders: dict[str, Batches], rounds: int, steps: int) -> dict[st
     }
 
 
-def show(console: Console, title: str, rows: dict[str, dict], key: str) -> None:
+def show(console: Console, title: str, rows: dict[str, dict[str, Any]], key: str) -> None:
     table = Table(title=title, title_justify="left")
     for heading in ("loader", "ms", "p20-p80", "images/s", "ours is faster by"):
         table.add_column(heading, justify="left" if heading == "loader" else "right")

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 import torch
 
 import mpelu
-from mpelu.kernels import native
+from mpelu.kernels import native, registry
 
 # A shell starts background jobs deaf to Ctrl-C, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Many small operations: threads would wait for each other more than they'd help.
 torch.set_num_threads(1)
-torch._dynamo.config.recompile_limit = 64  # one compiled function serves all tests
+# One compiled function serves all tests.
+if hasattr(torch._dynamo.config, "recompile_limit"):
+    torch._dynamo.config.recompile_limit = 64
+else:  # before torch 2.7
+    torch._dynamo.config.cache_size_limit = 64
+
+
+Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture
-def eager_only(monkeypatch):
+def eager_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the kernel had not been compiled."""
     monkeypatch.setattr(native, "library", None)
+    monkeypatch.setattr(registry, "KERNELS", {})
 
 
-def needs_native():
+def needs_native() -> None:
     if native.library is None:
         pytest.skip(f"no native kernel: {native.reason}")
 
@@ -32,7 +41,7 @@ _compiled = torch.compile(mpelu.mpelu, fullgraph=True, dynamic=False)
 
 
 @pytest.fixture(params=["native", "eager", "compiled native", "compiled formula"])
-def run(request):
+def run(request: pytest.FixtureRequest) -> Run:
     """mpelu(input, alpha, beta) on one of its ways."""
     if "native" in request.param:
         needs_native()
@@ -42,7 +51,7 @@ def run(request):
 
 
 @pytest.fixture(params=["native", "eager"])
-def backend(request):
+def backend(request: pytest.FixtureRequest) -> str:
     """Either implementation of the registered operator, for tests that are not about values."""
     if request.param == "native":
         needs_native()

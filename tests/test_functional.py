@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import mpelu
+from mpelu.kernels import registry
 
 SETTINGS = [
     (1.0, 1.0),
@@ -129,11 +130,11 @@ def test_infinities_leave_parameter_gradients_finite(run, dtype, alpha):
     assert_close(gb.double(), torch.tensor([-alpha * math.exp(-1.0)]).double(), **tolerance)
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(0.0, 1.0), (-1.5, 1.0), (1.5, -1.0), (-1.5, -1.0)])
-def test_any_sign_of_the_parameters(run, alpha, beta):
+@pytest.mark.parametrize("alpha", [0.0, -1.5])
+def test_alpha_of_any_sign(run, alpha):
     x = torch.linspace(-3, 3, 61).requires_grad_()
     a = torch.tensor([alpha], requires_grad=True)
-    b = torch.tensor([beta], requires_grad=True)
+    b = torch.ones(1, requires_grad=True)
     grad = torch.linspace(1, 2, 61)
     y = run(x, a, b)
     assert_close(y.double(), reference.forward(x, a, b))
@@ -217,7 +218,7 @@ def test_any_shape_and_stride(case, dtype, without_native):
     x, alpha, beta, grad = case.tensors(dtype)
     with pytest.MonkeyPatch.context() as patch:
         if without_native:
-            patch.setattr(mpelu.kernels.native, "library", None)
+            patch.setattr(registry, "KERNELS", {})
         y = mpelu.mpelu(x, alpha, beta)
         grads = torch.autograd.grad(y, (x, alpha, beta), grad)
     dense = torch.empty_like(x).stride()
@@ -298,10 +299,12 @@ def test_bad_input_is_named():
         mpelu.mpelu(torch.ones(3, dtype=torch.complex64), one, one)
     with pytest.raises(TypeError, match=r"expected a floating point alpha, got torch.int64"):
         mpelu.mpelu(torch.ones(3), torch.ones(1, dtype=torch.int64), one)
-    message = r"with 1 or 4 values for an input of shape \[2, 4, 5\], got 5"
+    message = r"with 1 or 4 values for an input of shape \[2, 4, 5\] with dim=1, got 5"
     with pytest.raises(ValueError, match=message):
         mpelu.mpelu(torch.ones(2, 4, 5), torch.ones(5), torch.ones(5))
-    with pytest.raises(ValueError, match=r"with 1 value for an input of shape \[4\], got 4"):
+    with pytest.raises(
+        ValueError, match=r"with 1 value for an input of shape \[4\] with dim=1, got 4"
+    ):
         mpelu.mpelu(torch.ones(4), torch.ones(4), torch.ones(4))
     with pytest.raises(ValueError, match=r"of one shape .* got \[4\] and \[1\]"):
         mpelu.mpelu(torch.ones(2, 4), torch.ones(4), one)

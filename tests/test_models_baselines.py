@@ -98,7 +98,11 @@ def test_highway_gates_start_nearly_shut() -> None:
     network = models.create("highway-19")
     layers = [m for m in network.modules() if isinstance(m, Highway)]
     assert len(layers) == 14
-    assert all((m.gate.bias == -2).all() and (m.transform.bias == 0).all() for m in layers)
+    for layer in layers:
+        assert layer.gate.bias is not None
+        assert layer.transform.bias is not None
+        assert (layer.gate.bias == -2).all()
+        assert (layer.transform.bias == 0).all()
 
 
 def test_dsn_companions_see_convolutions_before_the_activation() -> None:

@@ -15,7 +15,7 @@ from mpelu import models
 NAMES = ["nopre-resnet-47", "preresnet-47", "mpelu-resnet-b-32", "stochastic-resnet-32"]
 
 
-def network_of(name: str, checkpointing: bool, **options: object) -> nn.Module:
+def network_of(name: str, checkpointing: bool, **options: Any) -> nn.Module:
     torch.manual_seed(0)
     return models.create(name, width=4, gradient_checkpointing=checkpointing, **options)
 
@@ -69,7 +69,7 @@ class LiveBytes(TorchDispatchMode):
     """The most bytes of tensors alive at a time, of those made while it's on."""
 
     def __init__(self, there_already: list[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self.known = {tensor.untyped_storage()._cdata for tensor in there_already}
 
@@ -102,7 +102,8 @@ def peak_bytes(depth: int, checkpointing: bool) -> int:
         parameter.grad = torch.zeros_like(parameter)
     images = torch.randn(8, 3, 8, 8)
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
-    with LiveBytes([images, *network.parameters(), *network.buffers(), *gradients]) as live:
+    live = LiveBytes([images, *network.parameters(), *network.buffers(), *gradients])
+    with live:
         network(images).sum().backward()
     return live.peak
 

@@ -1,7 +1,6 @@
 """The `mpelu models` command and the numbers it prints."""
 
-import subprocess
-import sys
+from __future__ import annotations
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ def rows() -> dict[str, table.NetworkSize]:
     return {row.name: row for row in table.rows()}
 
 
-def test_one_row_a_network(rows: dict[str, table.NetworkSize]) -> None:
+def test_one_row_per_network(rows: dict[str, table.NetworkSize]) -> None:
     assert list(rows) == models.names()
     row = rows["nopre-resnet-164"]
     assert (row.layers, row.parameters, row.input_size) == (164, 1_696_250, 32)
@@ -38,34 +37,56 @@ def test_multiply_adds(rows: dict[str, table.NetworkSize], name: str) -> None:
     assert rows[name].multiply_adds == counter.get_total_flops() // 2
 
 
-def test_prints_the_table(
+def printed(
+    rows: dict[str, table.NetworkSize],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[list[str], list[str]]:
+    """The lines of the table and of the notes."""
+    monkeypatch.setattr(table, "rows", rows.values)
+    assert cli.main(["models"]) == 0
+    above, below = capsys.readouterr().out.split("\nnotes:\n")
+    return above.splitlines(), below.splitlines()
+
+
+def test_the_table_fits_80_columns_with_every_number(
     rows: dict[str, table.NetworkSize],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(table, "rows", rows.values)
-    cli.main(["models"])
-    heading, *lines = capsys.readouterr().out.splitlines()
-    assert heading.split()[:3] == ["network", "layers", "parameters"]
-    assert [line.split()[0] for line in lines] == models.names()
-    line = next(line for line in lines if line.startswith("resnet-110 "))
-    assert line.split() == ["resnet-110", "110", "1,727,962", "252,887,680", "32", "1.73M"]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    (heading, _, *lines), notes = printed(rows, capsys, monkeypatch)
+    assert heading.split() == [
+        "network", "layers", "parameters", "multiply-adds", "input", "paper",
+    ]  # fmt: skip
+    assert [line.split() for line in lines] == [
+        [
+            row.name,
+            f"{row.layers:,}",
+            f"{row.parameters:,}",
+            f"{row.multiply_adds:,}",
+            str(row.input_size),
+            *row.paper.split(),
+        ]
+        for row in rows.values()
+    ]
+    assert max(map(len, [heading, *lines, *notes])) <= 80
+    words = " ".join(notes).split()
+    for row in rows.values():
+        if row.remark:
+            start = words.index(row.name)
+            assert words[start + 1 :][: len(row.remark.split())] == row.remark.split()
 
 
-def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["modles"])
-    assert "invalid choice: 'modles'" in capsys.readouterr().err
-
-
-def test_the_command_itself_does_not_load_torch() -> None:
-    program = (
-        "import runpy, sys\n"
-        f"main = runpy.run_path({cli.__file__!r})['main']\n"
-        "try:\n    main(['--help'])\n"
-        "except SystemExit:\n    pass\n"
-        "assert 'torch' not in sys.modules"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert "models" in result.stdout
+def test_columns_may_be_set(
+    rows: dict[str, table.NetworkSize],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines, notes = printed(rows, capsys, monkeypatch)
+    assert max(map(len, [*lines, *notes])) <= 60
+    characters = "".join("".join(lines).split())
+    for row in rows.values():
+        assert row.paper in characters
+    assert "…" not in characters

@@ -1,6 +1,7 @@
 """Parameter counts to the last unit."""
 
 import functools
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from mpelu.models import table
 
 
 @functools.cache
-def count(name: str, **options: object) -> int:
+def count(name: str, **options: Any) -> int:
     with torch.device("meta"):
         return sum(p.numel() for p in models.create(name, **options).parameters())
 
@@ -88,7 +89,7 @@ def test_ten_classes(name: str, expected: int) -> None:
         ("plain-52", {"activation": "elu"}, 121_665_256),
     ],
 )
-def test_with_options(name: str, options: dict[str, object], expected: int) -> None:
+def test_with_options(name: str, options: dict[str, Any], expected: int) -> None:
     assert count(name, **options) == expected
 
 

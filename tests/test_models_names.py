@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from mpelu import models
 from mpelu.models import residual
 
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "plain": {"width": 4, "fc_width": 32, "input_size": 64},
     "dsn": {"input_size": 9},
     "wide": {"width": 2},
@@ -22,7 +23,7 @@ SMALL = {
 def small(name: str) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
     options = SMALL.get(name.split("-")[0], {})
-    side = options.get("input_size", 9)
+    side: int = options.get("input_size", 9)
     return models.create(name, **options), torch.randn(3, 3, side, side)
 
 
@@ -86,11 +87,11 @@ def test_deep_networks_can_be_copied_and_pickled() -> None:
     ["relu", "leaky_relu", "prelu", "rrelu", "elu", "srelu", "mpelu", lambda _: nn.GELU()],
 )
 @pytest.mark.parametrize("name", ["nin", "plain-15", "nopre-resnet-20", "fitnet-19", "dsn"])
-def test_activations(name: str, activation: object) -> None:
+def test_activations(name: str, activation: str | Callable[[int], nn.Module]) -> None:
     options = SMALL.get(name.split("-")[0], {})
     with torch.device("meta"):
         network = models.create(name, activation=activation, **options)
-        side = options.get("input_size", 9)
+        side: int = options.get("input_size", 9)
         assert network.eval()(torch.empty(2, 3, side, side)).size(0) == 2
 
 
@@ -157,7 +158,7 @@ def test_edges(name: str, shortcut: str, in_channels: int, num_classes: int, wid
         ("dsn", {"input_size": 3}, ["input_size", ">= 4", "got 3"]),
     ],
 )
-def test_errors_of_create(name: str, options: dict[str, object], words: list[str]) -> None:
+def test_errors_of_create(name: str, options: dict[str, Any], words: list[str]) -> None:
     with torch.device("meta"), pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
         models.create(name, **options)
     for word in words:
@@ -211,10 +212,11 @@ def test_a_depth_of_torchvision_gives_a_warning(
     )
     assert warning.filename == __file__
     assert isinstance(network, residual.ResidualNetwork)
-    outputs = {
-        [layer for layer in block.branch if isinstance(layer, nn.Conv2d)][-1].out_channels
-        for block in network.blocks
-    }
+    outputs = set()
+    for block in network.blocks:
+        assert isinstance(block, residual.Block)
+        last = [layer for layer in block.branch.children() if isinstance(layer, nn.Conv2d)][-1]
+        outputs.add(last.out_channels)
     assert ", ".join(map(str, sorted(outputs))) == channels
 
 

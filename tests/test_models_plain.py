@@ -121,4 +121,6 @@ def test_initial_weights() -> None:
     )
     linear = [m for m in network.modules() if isinstance(m, nn.Linear)]
     assert [m.weight.std().item() for m in linear] == pytest.approx([0.01] * 3, rel=0.02)
-    assert all((m.bias == 0).all() for m in [last, *linear])
+    for bias in (last.bias, *(m.bias for m in linear)):
+        assert bias is not None
+        assert (bias == 0).all()

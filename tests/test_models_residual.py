@@ -1,5 +1,7 @@
 """Residual networks: each variant does what its design says."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ from mpelu import models
 from mpelu.models.residual import Block, ResidualNetwork
 
 
-def small(name: str, **options: object) -> ResidualNetwork:
+def small(name: str, **options: Any) -> ResidualNetwork:
     torch.manual_seed(0)
     network = models.create(name, width=4, **options)
     assert isinstance(network, ResidualNetwork)
@@ -123,7 +125,7 @@ def test_widths_strides_and_kernels_of_the_bottleneck() -> None:
 
 
 def test_starts_of_alpha_and_beta() -> None:
-    def starts(name: str, **options: object) -> set[tuple[float, float]]:
+    def starts(name: str, **options: Any) -> set[tuple[float, float]]:
         modules = models.create(name, **options).modules()
         return {
             (round(m.alpha[0].item(), 4), round(m.beta[0].item(), 4))
@@ -155,7 +157,10 @@ def test_another_activation_replaces_all_of_them() -> None:
 @pytest.mark.parametrize("activation", ["mpelu", "prelu", "srelu"])
 def test_each_place_has_an_activation_of_its_own(activation: str) -> None:
     network = models.create("resnet-20", activation=activation)
-    kind = type(models.create("resnet-8", activation=activation).stem[-1])
+    smallest = models.create("resnet-8", activation=activation)
+    assert isinstance(smallest, ResidualNetwork)
+    *_, last = smallest.stem.children()
+    kind = type(last)
     found = [m for m in network.modules() if isinstance(m, kind)]
     assert len(found) == 19
     storages = [p.data_ptr() for m in found for p in m.parameters()]
@@ -167,6 +172,7 @@ def test_each_place_has_an_activation_of_its_own(activation: str) -> None:
 def test_initial_weights() -> None:
     torch.manual_seed(0)
     network = models.create("nopre-resnet-20", width=64, alpha=0.5, beta=0.5)
+    assert isinstance(network, ResidualNetwork)
     convolutions = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
     assert len(convolutions) == 1 + 18 + 3
     for module in convolutions:
@@ -181,6 +187,7 @@ def test_initial_weights() -> None:
 def test_stochastic_depth_survival() -> None:
     with torch.device("meta"):
         network = models.create("stochastic-resnet-110")
+    assert isinstance(network, ResidualNetwork)
     survivals = [block.survival for block in network.blocks]
     assert survivals == pytest.approx([1 - 0.5 * index / 54 for index in range(1, 55)])
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 import mpelu
 from mpelu import MPELU, models, param_groups
+from mpelu.activations.parametric import PELU, SReLU
 
 
 def network() -> nn.Sequential:
@@ -16,7 +19,7 @@ def network() -> nn.Sequential:
     )
 
 
-def identities(groups: list[dict]) -> list[int]:
+def identities(groups: list[dict[str, Any]]) -> list[int]:
     return [id(parameter) for group in groups for parameter in group["params"]]
 
 
@@ -51,6 +54,39 @@ def test_decay_of_beta_and_of_prelu_apart() -> None:
     assert of[id(model[1].beta)] == (0.5, 0.0)
     assert of[id(model[2].weight)] == (0.1, 0.5)
     assert of[id(model[0].weight)] == (0.1, 1.0)
+
+
+def test_kinds_of_other_activations() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), PELU(4), SReLU(4))
+    groups = param_groups(
+        model, lr=0.1, weight_decay=1.0, decay_mult=2.0, beta_decay_mult=0.0, prelu_decay_mult=0.5
+    )
+    of = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    assert of[id(model[1].a)] == (0.5, 2.0)
+    assert of[id(model[1].b)] == (0.5, 0.0)
+    assert {of[id(parameter)] for parameter in model[2].parameters()} == {(0.1, 1.0)}
+
+
+def test_no_decay_of_norm_layers_and_biases() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), MPELU(4), nn.PReLU(4), nn.LayerNorm((4, 5, 5)),
+        nn.Flatten(), nn.Linear(100, 2),
+    )  # fmt: skip
+    for bias_decay in (1.0, 3.0):
+        groups = param_groups(
+            model, lr=0.1, weight_decay=1.0, decay_mult=0.5, bias_decay_mult=bias_decay,
+            bias_lr_mult=2.0, no_decay_norm_bias=True,
+        )  # fmt: skip
+        decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+        free = [model[i].bias for i in (0, 1, 4, 6)] + [model[i].weight for i in (1, 4)]
+        assert {decay[id(each)] for each in free} == {0.0}
+        assert decay[id(model[0].weight)] == decay[id(model[6].weight)] == 1.0
+        assert decay[id(model[2].alpha)] == decay[id(model[2].beta)] == 0.5
+        assert decay[id(model[3].weight)] == 1.0
+        rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+        assert (rates[id(model[0].bias)], rates[id(model[1].bias)]) == (0.2, 0.1)
+    (all_decay,) = param_groups(nn.Linear(2, 2), lr=0.1, weight_decay=1.0)
+    assert len(all_decay["params"]) == 2
 
 
 def test_biases_but_not_those_of_norm_layers() -> None:
@@ -104,6 +140,6 @@ def test_multipliers_stay_under_a_schedule(optimizer: str) -> None:
         ({"lr": 0.1, "layers": {"3": 1.0}}, "expected a module with parameters, got '3'"),
     ],
 )
-def test_bad_values(values: dict, message: str) -> None:
+def test_bad_values(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mpelu.param_groups(network(), **values)

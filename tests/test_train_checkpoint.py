@@ -7,6 +7,8 @@ import pickle
 import random
 import shutil
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,14 +23,14 @@ from mpelu.lab.training.launch import resume, train
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "whole"
     train(small(), run)
     return run
 
 
 @pytest.fixture
-def stopped(whole, tmp_path):
+def stopped(whole: Path, tmp_path: Path) -> Path:
     """The run as if it had been killed just before its end."""
     run = tmp_path / "run"
     shutil.copytree(whole, run)
@@ -38,7 +40,7 @@ def stopped(whole, tmp_path):
     return run
 
 
-def test_the_last_two_and_the_best_are_kept(tmp_path):
+def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / CHECKPOINTS).mkdir(parents=True)
     for step in (1, 2, 3, 4, 5):
@@ -53,7 +55,7 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
     assert weights["weight"].tolist() == [5.0, 5.0]
 
 
-def test_what_a_checkpoint_holds(whole):
+def test_what_a_checkpoint_holds(whole: Path) -> None:
     contents = torch.load(checkpoint.path_of(whole, 10), weights_only=True)
     assert (contents["epoch"], contents["position"], contents["state"]["step"]) == (2, 0, 10)
     assert contents["lengths"]["metrics.jsonl"] < (whole / "metrics.jsonl").stat().st_size
@@ -61,7 +63,7 @@ def test_what_a_checkpoint_holds(whole):
     assert equal(dict(contents["model"]), weights)
 
 
-def test_any_changed_byte_is_found(whole, tmp_path):
+def test_any_changed_byte_is_found(whole: Path, tmp_path: Path) -> None:
     data = checkpoint.path_of(whole, 15).read_bytes()
     before = checkpoint.load(checkpoint.path_of(whole, 15))
     chance = random.Random(0)
@@ -81,7 +83,7 @@ def test_any_changed_byte_is_found(whole, tmp_path):
     assert found > 75
 
 
-def test_any_shorter_file_is_found(whole, tmp_path):
+def test_any_shorter_file_is_found(whole: Path, tmp_path: Path) -> None:
     data = checkpoint.path_of(whole, 15).read_bytes()
     path = tmp_path / "short.pt"
     for length in (0, 1, 100, len(data) // 2, len(data) - 1):
@@ -90,13 +92,15 @@ def test_any_shorter_file_is_found(whole, tmp_path):
             checkpoint.load(path)
 
 
-def damage(path):
+def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(whole, stopped, capsys):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    whole: Path, stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     damage(checkpoint.path_of(stopped, 15))
     resume(stopped, display=Lines())
     captured = capsys.readouterr()
@@ -106,7 +110,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(whole, stopped
     assert equal(final(stopped), final(whole))
 
 
-def test_no_checkpoint_that_can_be_used(stopped):
+def test_no_checkpoint_that_can_be_used(stopped: Path) -> None:
     for path in (stopped / CHECKPOINTS).glob("*.pt"):
         damage(path)
     before = sorted(stopped.rglob("*"))
@@ -116,17 +120,17 @@ def test_no_checkpoint_that_can_be_used(stopped):
 
 
 class Harm:
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
         return (os.mkdir, (str(self.path),))
 
 
 @pytest.mark.parametrize("form", ["pickle", "torch", "archive"])
 def test_a_malicious_checkpoint_is_refused_and_its_payload_does_not_run(
-    whole, stopped, tmp_path, form, capsys
-):
+    whole: Path, stopped: Path, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, harm = checkpoint.path_of(stopped, 15), tmp_path / "harm"
     contents = {**checkpoint.load(path), "state": Harm(harm)}
     if form == "pickle":
@@ -143,7 +147,9 @@ def test_a_malicious_checkpoint_is_refused_and_its_payload_does_not_run(
     assert equal(final(stopped), final(whole))
 
 
-def test_a_checkpoint_of_another_run_is_not_used(tmp_path, whole, stopped, capsys):
+def test_a_checkpoint_of_another_run_is_not_used(
+    tmp_path: Path, whole: Path, stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(small(lr=0.2), tmp_path / "other")
     shutil.copy(checkpoint.path_of(tmp_path / "other", 15), checkpoint.path_of(stopped, 15))
     resume(stopped, display=Lines())
@@ -151,7 +157,9 @@ def test_a_checkpoint_of_another_run_is_not_used(tmp_path, whole, stopped, capsy
     assert equal(final(stopped), final(whole))
 
 
-def test_a_log_that_lost_lines_is_told(whole, stopped, capsys):
+def test_a_log_that_lost_lines_is_told(
+    whole: Path, stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = (stopped / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (stopped / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
     resume(stopped, display=Lines())
@@ -159,13 +167,13 @@ def test_a_log_that_lost_lines_is_told(whole, stopped, capsys):
     assert equal(final(stopped), final(whole))
 
 
-def test_killed_between_the_last_checkpoint_and_the_end(whole, stopped):
+def test_killed_between_the_last_checkpoint_and_the_end(whole: Path, stopped: Path) -> None:
     resume(stopped)
     assert status(stopped)["state"] == "finished"
     assert equal(final(stopped), final(whole))
 
 
-def test_weights_of_a_save_that_was_cut_off_go_with_the_next(tmp_path):
+def test_weights_of_a_save_that_was_cut_off_go_with_the_next(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINTS).mkdir()
     alone = checkpoint.path_of(tmp_path, 2).with_suffix(".safetensors")
     alone.write_bytes(b"")

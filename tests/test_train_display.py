@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import rich.console
 from train_helpers import small
 
-from mpelu.lab.training import display
 from mpelu.lab.training.display import Bar, Display, Lines, Progress, for_terminal
 from mpelu.lab.training.launch import train
 
@@ -34,7 +35,7 @@ def test_a_line_for_each_entry_of_the_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lines = Lines()
     lines.start(0, 100)
     for step in range(1, 21):
@@ -51,7 +52,7 @@ def test_time_left_counts_from_where_a_run_was_resumed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lines = Lines()
     lines.start(80, 100)
     now[0] = 10.0
@@ -108,7 +109,7 @@ def test_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
 
 
 def test_no_bar_where_the_output_goes_to_a_file(
-    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(small(epochs=1), tmp_path / "run", display=for_terminal())
     output = capsys.readouterr().out
@@ -117,7 +118,7 @@ def test_no_bar_where_the_output_goes_to_a_file(
 
 
 def test_python_logs_and_prints_nothing(
-    tmp_path: Any, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "mpelu.lab"):
         train(small(epochs=1), tmp_path / "run")
@@ -133,12 +134,12 @@ class Closed(io.StringIO):
         raise BrokenPipeError
 
 
-def test_a_closed_pipe_does_not_end_a_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_pipe_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Closed())
     assert train(small(epochs=1), tmp_path / "run", display=Lines()).state == "finished"
 
 
-def test_without_standard_output(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert train(small(epochs=1), tmp_path / "run", display=for_terminal()).state == "finished"
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two processes that torchrun started did all that the tests look at."""
     folder = tmp_path_factory.mktemp("distributed")
     (folder / "script.py").write_text(SCRIPT)
@@ -94,7 +95,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_two_processes_and_one_give_the_same(folder):
+def test_two_processes_and_one_give_the_same(folder: Path) -> None:
     train(NO_NORM, folder / "one")
     one, two = (load_file(folder / run / "model.safetensors") for run in ("one", "two"))
     assert set(one) == set(two)
@@ -105,13 +106,13 @@ def test_two_processes_and_one_give_the_same(folder):
         assert second == pytest.approx(first, rel=1e-4)
 
 
-def test_one_process_writes_and_prints(folder):
+def test_one_process_writes_and_prints(folder: Path) -> None:
     assert (folder / "output").read_text().count("finished after 24 steps") == 1
     environment = json.loads((folder / "two" / "environment.json").read_text())
     assert environment["processes"] == 2
 
 
-def test_a_signal_to_one_stops_both_and_they_go_on_to_the_same_end(folder):
+def test_a_signal_to_one_stops_both_and_they_go_on_to_the_same_end(folder: Path) -> None:
     reports = [json.loads((folder / f"report-{rank}.json").read_text()) for rank in (0, 1)]
     assert [(report["exit"], report["step"]) for report in reports] == [(143, 7)] * 2
     assert reports[0]["errors"] == reports[1]["errors"]
@@ -120,13 +121,13 @@ def test_a_signal_to_one_stops_both_and_they_go_on_to_the_same_end(folder):
     assert whole["model.safetensors"] == broken["model.safetensors"]
 
 
-def test_what_the_main_process_refuses_ends_all(folder):
+def test_what_the_main_process_refuses_ends_all(folder: Path) -> None:
     for rank in (0, 1):
         report = json.loads((folder / f"report-{rank}.json").read_text())
         assert f"held: in use by process {os.getpid()} on" in report["refused"]
 
 
-def test_a_run_of_two_goes_on_as_one(folder):
+def test_a_run_of_two_goes_on_as_one(folder: Path) -> None:
     (folder / "two" / "status.json").unlink()
     assert checkpoint.steps_of(folder / "two")[-1] == 24
     assert resume(folder / "two").step == 24

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from mpelu.lab.training.launch import train
 
 
 @pytest.mark.parametrize("lr", [1e3, 1e9])
-def test_divergence_names_step_module_and_quantity(tmp_path, lr):
+def test_divergence_names_step_module_and_quantity(tmp_path: Path, lr: float) -> None:
     run = tmp_path / "run"
     config = small(
         activation="relu", model="nopre-nobn-resnet-11", lr=lr, checkpoint_every=1, epochs=20
@@ -34,12 +35,12 @@ def test_divergence_names_step_module_and_quantity(tmp_path, lr):
     assert not (run / "model.safetensors").exists()
 
 
-def test_the_first_module_is_named(tmp_path, monkeypatch):
+def test_the_first_module_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Infinity put into a layer in the middle, at the third step."""
     forward = torch.nn.Conv2d.forward
     calls = {"steps": 0}
 
-    def poisoned(self, images):
+    def poisoned(self: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
         output = forward(self, images)
         if self.training and torch.is_grad_enabled() and self.in_channels == 1:
             calls["steps"] += 1
@@ -54,21 +55,27 @@ def test_the_first_module_is_named(tmp_path, monkeypatch):
     assert outcome.step == 2
 
 
-def test_a_gradient_that_is_not_finite(tmp_path, monkeypatch):
+def test_a_gradient_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Poison(torch.autograd.Function):
         @staticmethod
-        def forward(context, images):
+        def forward(
+            context: torch.autograd.function.FunctionCtx, images: torch.Tensor
+        ) -> torch.Tensor:
             return images.clone()
 
         @staticmethod
-        def backward(context, gradient):
+        def backward(
+            context: torch.autograd.function.FunctionCtx, gradient: torch.Tensor
+        ) -> torch.Tensor:
             return gradient * math.nan
 
     forward = torch.nn.Conv2d.forward
 
-    def poisoned(self, images):
+    def poisoned(self: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
         output = forward(self, images)
-        return Poison.apply(output) if tuple(self.weight.shape[:2]) == (8, 4) else output
+        if tuple(self.weight.shape[:2]) == (8, 4):
+            output = Poison.apply(output)  # type: ignore[no-untyped-call]
+        return output
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", poisoned)
     outcome = train(small(), tmp_path / "run")

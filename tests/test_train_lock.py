@@ -9,6 +9,8 @@ import re
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from train_helpers import small
@@ -33,7 +35,7 @@ except UserError as error:
 """
 
 
-def holder(run):
+def holder(run: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", HOLD, str(run)],
         stdin=subprocess.PIPE,
@@ -42,16 +44,22 @@ def holder(run):
     )
 
 
-def begin(process):
+def begin(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
-def test_a_live_process_keeps_others_out(tmp_path):
+def answer(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_a_live_process_keeps_others_out(tmp_path: Path) -> None:
     train(small(epochs=1), tmp_path / "run")
     process = holder(tmp_path / "run")
     begin(process)
-    assert process.stdout.readline() == "held\n"
+    assert answer(process) == "held\n"
     with pytest.raises(UserError) as told:
         resume(tmp_path / "run")
     expected = f"in use by process {process.pid} on {socket.gethostname()} since 20"
@@ -60,10 +68,10 @@ def test_a_live_process_keeps_others_out(tmp_path):
     assert resume(tmp_path / "run").state == "finished"
 
 
-def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     process = holder(tmp_path)
     begin(process)
-    process.stdout.readline()
+    answer(process)
     process.kill()
     process.communicate()
     assert (tmp_path / "lock.json").exists()
@@ -72,18 +80,18 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
     assert not (tmp_path / "lock.json").exists()
 
 
-def test_one_of_many_that_race_gets_it(tmp_path):
+def test_one_of_many_that_race_gets_it(tmp_path: Path) -> None:
     processes = [holder(tmp_path) for _ in range(4)]
     for process in processes:
         begin(process)
-    answers = [process.stdout.readline() for process in processes]
+    answers = [answer(process) for process in processes]
     for process in processes:
         process.communicate("\n")
     assert answers.count("held\n") == 1
-    assert all(answer == "held\n" or "in use by" in answer for answer in answers)
+    assert all(told == "held\n" or "in use by" in told for told in answers)
 
 
-def test_twice_in_one_process(tmp_path):
+def test_twice_in_one_process(tmp_path: Path) -> None:
     with lock(tmp_path):
         with pytest.raises(UserError, match=re.escape(f"process {os.getpid()} on")):
             lock(tmp_path).__enter__()
@@ -92,8 +100,8 @@ def test_twice_in_one_process(tmp_path):
         assert "in use by" in output
 
 
-def test_a_folder_that_can_not_be_written(tmp_path, monkeypatch):
-    def refuse(*_):
+def test_a_folder_that_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "open", refuse)
@@ -101,13 +109,15 @@ def test_a_folder_that_can_not_be_written(tmp_path, monkeypatch):
         pass
 
 
-def test_on_a_full_disk_it_still_keeps_others_out(tmp_path, monkeypatch):
-    def refuse(*_, **__):
+def test_on_a_full_disk_it_still_keeps_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "write", refuse)
         with lock(tmp_path):
             process = holder(tmp_path)
-            answer, _ = process.communicate("\n")
-    assert answer == f"{tmp_path}: in use by another process\n"
+            output, _ = process.communicate("\n")
+    assert output == f"{tmp_path}: in use by another process\n"

@@ -8,6 +8,9 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NoReturn
 
 import pytest
 from train_helpers import begin, equal, final, rows, small, status
@@ -18,18 +21,24 @@ from mpelu.lab.run import checkpoint, files, metrics
 from mpelu.lab.run.metrics import read_rows
 from mpelu.lab.training.display import Lines
 from mpelu.lab.training.launch import resume, train
-from mpelu.lab.training.trainer import Trainer
+from mpelu.lab.training.trainer import Outcome, Trainer
 
 
 class Stop(Exception):
     """Stands for the end of a process."""
 
 
-def stopped_after(monkeypatch, step, action, *arguments, **options):
+def stopped_after(
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    action: Callable[..., Outcome],
+    *arguments: Any,
+    **options: Any,
+) -> None:
     """The process ends after this step, before anything is written of it."""
     after = Trainer._after_step
 
-    def stopping(self, lr, stopping):
+    def stopping(self: Trainer, lr: float, stopping: bool) -> None:
         if self.state.step == step:
             raise Stop
         after(self, lr, stopping)
@@ -40,7 +49,7 @@ def stopped_after(monkeypatch, step, action, *arguments, **options):
             action(*arguments, **options)
 
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "batch norm": {},
     "stochastic depth": {"model": "stochastic-resnet-8", "activation": "rrelu"},
     "accumulated": {"accumulate": 3, "nesterov": True},
@@ -59,7 +68,9 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_resumed_in_the_middle_of_an_epoch(tmp_path, monkeypatch, variant):
+def test_resumed_in_the_middle_of_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
     config = small(checkpoint_every=3, **VARIANTS[variant])
     train(config, tmp_path / "whole")
     stopped_after(monkeypatch, 8, train, config, tmp_path / "broken")
@@ -70,14 +81,16 @@ def test_resumed_in_the_middle_of_an_epoch(tmp_path, monkeypatch, variant):
     assert equal(final(tmp_path / "broken"), final(tmp_path / "whole"))
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         train(small(seed=seed, epochs=1), tmp_path / name)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
     assert weights["a"] == weights["b"] != weights["c"]
 
 
-def test_stopped_before_the_first_checkpoint(tmp_path, monkeypatch, capsys):
+def test_stopped_before_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = small()
     train(config, tmp_path / "whole")
     stopped_after(monkeypatch, 4, train, config, tmp_path / "broken")
@@ -88,7 +101,7 @@ def test_stopped_before_the_first_checkpoint(tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run = tmp_path_factory.mktemp("runs") / "whole"
     train(small(checkpoint_every=3), run)
     return final(run)
@@ -97,8 +110,8 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("stage", ["open", "write", "fsync", "replace", "folder"])
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_a_save_interrupted_at_each_stage_leaves_a_run_that_goes_on(
-    whole, tmp_path, monkeypatch, stage, suffix
-):
+    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, suffix: str
+) -> None:
     config = small(checkpoint_every=3)
     path = checkpoint.path_of(tmp_path / "broken", 6).with_suffix(suffix)
     with monkeypatch.context() as patch:
@@ -113,54 +126,56 @@ def test_a_save_interrupted_at_each_stage_leaves_a_run_that_goes_on(
     assert equal(final(tmp_path / "broken"), whole)
 
 
-def break_write(patch, target, stage, error):
+def break_write(patch: pytest.MonkeyPatch, target: Path, stage: str, error: Exception) -> None:
     """Writing the target file comes to its end at a stage, with part of the data written."""
     temporary = str(target) + files.TEMPORARY
-    real = {"open": open, "fsync": os.fsync, "replace": os.replace, "folder": atomic.sync_directory}
-    at_work = []
+    real_open = open
+    at_work: list[bool] = []
 
     class Broken:
-        def __init__(self, file):
+        def __init__(self, file: BinaryIO) -> None:
             self.file = file
 
-        def __enter__(self):
+        def __enter__(self) -> Broken:
             return self
 
-        def __exit__(self, *_):
+        def __exit__(self, *_: object) -> None:
             self.file.close()
 
-        def write(self, data):
+        def write(self, data: bytes) -> None:
             if stage == "write":
                 self.file.write(data[: len(data) // 2])
                 raise error
             self.file.write(data)
 
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> Any:
             return getattr(self.file, name)
 
-    def opening(path, mode):
+    def opening(path: Path, mode: Literal["wb"]) -> BinaryIO | Broken:
         at_work[:] = [str(path) == temporary]
         if at_work == [True] and stage == "open":
             raise error
-        file = real["open"](path, mode)
+        file = real_open(path, mode)
         return Broken(file) if at_work == [True] else file
 
-    def failing(name):
-        def call(*arguments):
+    def failing(name: str, real: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
             if at_work == [True] and stage == name:
                 raise error
-            return real[name](*arguments)
+            real(*arguments)
 
         return call
 
     patch.setattr(atomic, "open", opening, raising=False)
-    patch.setattr(files.os, "fsync", failing("fsync"))
-    patch.setattr(files.os, "replace", failing("replace"))
-    patch.setattr(atomic, "sync_directory", failing("folder"))
+    patch.setattr(os, "fsync", failing("fsync", os.fsync))
+    patch.setattr(os, "replace", failing("replace", os.replace))
+    patch.setattr(atomic, "sync_directory", failing("folder", atomic.sync_directory))
 
 
 @pytest.mark.parametrize("stage", ["open", "write", "fsync"])
-def test_a_full_disk_is_told_and_the_run_goes_on_later(tmp_path, monkeypatch, stage):
+def test_a_full_disk_is_told_and_the_run_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -172,8 +187,8 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(tmp_path, monkeypatch, st
     assert resume(run).state == "finished"
 
 
-def test_a_full_disk_while_logging(tmp_path, monkeypatch):
-    def write(self, row):
+def test_a_full_disk_while_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(self: metrics.Log, row: dict[str, Any]) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(metrics.Log, "write", write)
@@ -181,10 +196,10 @@ def test_a_full_disk_while_logging(tmp_path, monkeypatch):
         train(small(), tmp_path / "run")
 
 
-def test_a_run_folder_lost_on_the_way(tmp_path, monkeypatch):
+def test_a_run_folder_lost_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     after = Trainer._after_step
 
-    def losing(self, lr, stopping):
+    def losing(self: Trainer, lr: float, stopping: bool) -> None:
         if self.state.step == 7:
             self.run.rename(tmp_path / "elsewhere")
         after(self, lr, stopping)
@@ -195,7 +210,7 @@ def test_a_run_folder_lost_on_the_way(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_killed_at_random_moments(tmp_path):
+def test_killed_at_random_moments(tmp_path: Path) -> None:
     config = small(epochs=8, checkpoint_every=2, log_every=1)
     train(config, tmp_path / "whole")
     run = tmp_path / "broken"
@@ -217,16 +232,22 @@ def test_killed_at_random_moments(tmp_path):
     assert [row["step"] for row in rows(run) if row["kind"] == "step"] == [*range(1, 41)]
 
 
-def newest(run):
+def newest(run: Path) -> int:
     return max(checkpoint.steps_of(run), default=0)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_a_run_after_its_step(whole, tmp_path, monkeypatch, number, code):
+def test_signals_end_a_run_after_its_step(
+    whole: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    code: int,
+) -> None:
     run = tmp_path / "run"
     after = Trainer._after_step
 
-    def signalling(self, lr, stopping):
+    def signalling(self: Trainer, lr: float, stopping: bool) -> None:
         if self.state.step == 6:
             os.kill(os.getpid(), number)
         after(self, lr, stopping)
@@ -243,28 +264,30 @@ def test_signals_end_a_run_after_its_step(whole, tmp_path, monkeypatch, number, 
     assert equal(final(run), whole)
 
 
-def signal_twice():
-    def signalling(self, lr, stopping):
+def signal_twice() -> None:
+    def signalling(self: Trainer, lr: float, stopping: bool) -> None:
         if self.state.step == 6:
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    Trainer._after_step = signalling
+    pytest.MonkeyPatch().setattr(Trainer, "_after_step", signalling)
 
 
-def test_a_second_signal_ends_at_once(tmp_path):
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     process = begin(tmp_path / "run", small(), signal_twice)
     process.join()
     assert process.exitcode == -signal.SIGTERM
 
 
-def test_handlers_are_as_before(tmp_path):
+def test_handlers_are_as_before(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     train(small(epochs=1), tmp_path / "run")
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_a_run_that_has_ended_is_not_trained_again(tmp_path, monkeypatch, capsys):
+def test_a_run_that_has_ended_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     first = train(small(epochs=1), run)
     monkeypatch.setattr(Trainer, "fit", None)
@@ -272,7 +295,7 @@ def test_a_run_that_has_ended_is_not_trained_again(tmp_path, monkeypatch, capsys
     assert "has already ended: finished after 5 steps" in capsys.readouterr().out
 
 
-def test_another_config_is_refused_with_the_difference(tmp_path):
+def test_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(small(epochs=1), run)
     before = sorted(run.rglob("*"))
@@ -282,7 +305,7 @@ def test_another_config_is_refused_with_the_difference(tmp_path):
     assert sorted(run.rglob("*")) == before
 
 
-def test_other_data_are_refused(tmp_path, monkeypatch):
+def test_other_data_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     stopped_after(monkeypatch, 8, train, small(), run)
     data = (run / "data.json").read_text()
@@ -292,14 +315,16 @@ def test_other_data_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"{", b"[]", b'{"lr": 1e999}'])
-def test_a_config_that_can_not_be_read(tmp_path, text):
+def test_a_config_that_can_not_be_read(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "config.json").write_bytes(text)
     with pytest.raises(UserError) as told:
         resume(tmp_path)
     assert "\n" not in str(told.value)
 
 
-def test_folders_that_are_gone_are_made_again(whole, tmp_path, monkeypatch):
+def test_folders_that_are_gone_are_made_again(
+    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     stopped_after(monkeypatch, 8, train, small(checkpoint_every=3), run)
     for name in ("checkpoints", "activations"):
@@ -308,7 +333,9 @@ def test_folders_that_are_gone_are_made_again(whole, tmp_path, monkeypatch):
     assert equal(final(run), whole)
 
 
-def test_other_threads_are_told(tmp_path, monkeypatch, capsys):
+def test_other_threads_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     stopped_after(monkeypatch, 8, train, small(), run)
     path = run / "environment.json"
@@ -320,7 +347,7 @@ def test_other_threads_are_told(tmp_path, monkeypatch, capsys):
     )
 
 
-def test_no_run_folder(tmp_path):
+def test_no_run_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected a run folder \(with config\.json\), got none"):
         resume(tmp_path)
 
@@ -332,7 +359,9 @@ def test_no_run_folder(tmp_path):
         {"epochs": None, "iterations": 10, "test_every": 5, "milestones": (7,)},
     ],
 )
-def test_an_extended_run_equals_one_that_was_longer_from_the_start(tmp_path, values):
+def test_an_extended_run_equals_one_that_was_longer_from_the_start(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
     longer = {"epochs": 3} if values["epochs"] else {"iterations": 15}
     train(small(**values), tmp_path / "extended")
     train(small(**{**values, **longer}), tmp_path / "whole")
@@ -343,7 +372,9 @@ def test_an_extended_run_equals_one_that_was_longer_from_the_start(tmp_path, val
     assert (event["event"], event["step"], event["changes"]) == ("extended", 10, longer)
 
 
-def test_an_extension_killed_at_its_start_goes_on(tmp_path, monkeypatch):
+def test_an_extension_killed_at_its_start_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     train(small(epochs=2), run)
     stopped_after(monkeypatch, 11, resume, run, changes={"epochs": 3})
@@ -356,13 +387,14 @@ def test_an_extension_killed_at_its_start_goes_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"epochs": None}, "epochs: expected a number, got None"),
         ({"epochs": 1}, "epochs: the run has 2 and can be extended, but not cut short"),
         ({"iterations": 30}, "iterations: the run counts epochs; extend it with --epochs"),
         ({"epochs": 3, "seed": 1}, "seed: the run has 0 and can't change to 1"),
         ({"speed": 3}, "config: unknown field 'speed'; did you mean 'seed'?"),
     ],
 )
-def test_changes_a_run_can_not_take(tmp_path, changes, message):
+def test_changes_a_run_can_not_take(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     run = tmp_path / "run"
     train(small(epochs=2), run)
     with pytest.raises(UserError) as told:
@@ -372,7 +404,9 @@ def test_changes_a_run_can_not_take(tmp_path, changes, message):
     assert resume(run).step == 10
 
 
-def test_what_does_not_decide_the_result_may_change(tmp_path, monkeypatch):
+def test_what_does_not_decide_the_result_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, config = tmp_path / "run", small(checkpoint_every=3)
     train(config, tmp_path / "whole")
     stopped_after(monkeypatch, 8, train, config, run)

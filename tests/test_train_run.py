@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from train_helpers import rows, small
 import mpelu
 from mpelu import models
 from mpelu.lab import data
+from mpelu.lab.config import Config
 from mpelu.lab.run import folder as runs
 from mpelu.lab.run import snapshots
 from mpelu.lab.training import network
@@ -26,7 +29,7 @@ from mpelu.lab.training.session import session
 from mpelu.lab.training.trainer import Outcome, Trainer
 
 
-def test_a_run_is_what_a_plain_loop_computes(tmp_path):
+def test_a_run_is_what_a_plain_loop_computes(tmp_path: Path) -> None:
     """The engine against torch's own parts, put together by hand."""
     config = small(
         weight_decay=0.01, nesterov=True, milestones=(2,), gamma=0.5, bias_lr_mult=2.0, lr=0.05
@@ -35,20 +38,16 @@ def test_a_run_is_what_a_plain_loop_computes(tmp_path):
     torch.manual_seed(0)
     dataset = data.load(config, torch.device("cpu"))
     model = network.build(config, 10, 1, 8)
+    assert isinstance(model, models.residual.ResidualNetwork)
     activation = [p for m in model.modules() if isinstance(m, mpelu.MPELU) for p in m.parameters()]
     bias = [model.classifier.bias]
     special = {id(p) for p in activation + bias}
-    sgd = torch.optim.SGD(
-        [
-            {"params": [p for p in model.parameters() if id(p) not in special]},
-            {"params": activation, "lr": 0.25},
-            {"params": bias, "lr": 0.1},
-        ],
-        lr=0.05,
-        momentum=0.9,
-        nesterov=True,
-        weight_decay=0.01,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if id(p) not in special]},
+        {"params": activation, "lr": 0.25},
+        {"params": bias, "lr": 0.1},
+    ]
+    sgd = torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [2], 0.5)
     for epoch in (1, 2, 3):
         batches = epoch_batches(96, 20, 0, epoch)
@@ -62,7 +61,7 @@ def test_a_run_is_what_a_plain_loop_computes(tmp_path):
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_the_run_folder(tmp_path):
+def test_the_run_folder(tmp_path: Path) -> None:
     run, config = tmp_path / "new" / "run", small(data_dir="unused")
     outcome = train(config, run)
     seen = runs.read(run)
@@ -92,7 +91,7 @@ def test_the_run_folder(tmp_path):
     assert all(row["images_per_second"] > 0 for row in speeds)
 
 
-def test_rows_are_means_over_the_samples_since(tmp_path):
+def test_rows_are_means_over_the_samples_since(tmp_path: Path) -> None:
     every = tmp_path / "every"
     train(small(log_every=1), every)
     train(small(log_every=4), tmp_path / "fourth")
@@ -107,7 +106,7 @@ def test_rows_are_means_over_the_samples_since(tmp_path):
         assert found == pytest.approx(mean)
 
 
-def test_snapshots_of_activations(tmp_path):
+def test_snapshots_of_activations(tmp_path: Path) -> None:
     train(small(epochs=2), tmp_path / "run")
     folder = tmp_path / "run" / snapshots.FOLDER
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -121,7 +120,7 @@ def test_snapshots_of_activations(tmp_path):
     assert all(torch.equal(last[name], weights[name]) for name in last)
 
 
-def test_prelu_is_kept_and_relu_has_nothing_to_keep():
+def test_prelu_is_kept_and_relu_has_nothing_to_keep() -> None:
     config = small(activation="prelu")
     found = snapshots.learnable(network.build(config, 10, 1, 8))
     assert found
@@ -129,7 +128,7 @@ def test_prelu_is_kept_and_relu_has_nothing_to_keep():
     assert snapshots.learnable(network.build(small(activation="relu"), 10, 1, 8)) == {}
 
 
-def test_learns_the_digits(tmp_path):
+def test_learns_the_digits(tmp_path: Path) -> None:
     config = small(
         train_limit=None, test_limit=None, epochs=3, batch_size=64, augment="none",
         model_options={"width": 8},
@@ -147,7 +146,7 @@ def test_learns_the_digits(tmp_path):
         {"channels_last": True},
     ],
 )
-def test_ways_to_compute_the_same(tmp_path, values):
+def test_ways_to_compute_the_same(tmp_path: Path, values: dict[str, Any]) -> None:
     """Batch norm sees parts of a batch, so these networks have none."""
     base = {
         "model": "plain-15",
@@ -165,7 +164,7 @@ def test_ways_to_compute_the_same(tmp_path, values):
         torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
 
 
-def test_bfloat16_rounds_and_still_learns(tmp_path):
+def test_bfloat16_rounds_and_still_learns(tmp_path: Path) -> None:
     config = small(train_limit=None, epochs=2, batch_size=64, augment="none")
     single = train(config, tmp_path / "single")
     half = train(small(**{**vars_of(config), "precision": "bf16"}), tmp_path / "half")
@@ -173,15 +172,16 @@ def test_bfloat16_rounds_and_still_learns(tmp_path):
     assert half.test_error == pytest.approx(single.test_error, abs=10)
 
 
-def vars_of(config):
-    return json.loads(config.to_json()) | {"milestones": ()}
+def vars_of(config: Config) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(config.to_json())
+    return values | {"milestones": ()}
 
 
-def test_compiled(tmp_path, monkeypatch):
+def test_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through torch.compile's front end, which is quick; what code it makes isn't the engine's."""
     backends = []
 
-    def compile(module):
+    def compile(module: torch.nn.Module) -> None:
         backends.append(type(module).__name__)
         torch.nn.Module.compile(module, backend="eager")
 
@@ -196,7 +196,7 @@ def test_compiled(tmp_path, monkeypatch):
         torch.testing.assert_close(one[name], other[name], rtol=1e-3, atol=1e-4)
 
 
-def test_deep_supervision_weighs_its_companions(tmp_path):
+def test_deep_supervision_weighs_its_companions(tmp_path: Path) -> None:
     config = small(model="dsn", activation="relu", model_options={}, train_limit=20, epochs=1, lr=1)
     outcome = train(config, tmp_path / "run")
     assert outcome.state == "finished"
@@ -207,7 +207,7 @@ def test_deep_supervision_weighs_its_companions(tmp_path):
     assert any(name.startswith("stages") for name in moved)
 
 
-def test_the_caller_keeps_random_numbers_and_threads(tmp_path):
+def test_the_caller_keeps_random_numbers_and_threads(tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -216,7 +216,7 @@ def test_the_caller_keeps_random_numbers_and_threads(tmp_path):
     assert torch.get_num_threads() == 1
 
 
-def test_in_another_thread(tmp_path):
+def test_in_another_thread(tmp_path: Path) -> None:
     outcomes: list[Outcome] = []
     thread = threading.Thread(
         target=lambda: outcomes.append(train(small(epochs=1), tmp_path / "run"))
@@ -226,12 +226,13 @@ def test_in_another_thread(tmp_path):
     assert [outcome.state for outcome in outcomes] == ["finished"]
 
 
-def test_tensorboard_events(tmp_path):
-    pytest.importorskip("tensorboard", reason="tensorboard is optional")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def test_tensorboard_events(tmp_path: Path) -> None:
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is optional"
+    )
 
     train(small(), tmp_path / "run", tensorboard=True)
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    events = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert {"step/loss", "step/error", "step/lr", "test/test_error"} <= set(
         events.Tags()["scalars"]
     )
@@ -240,7 +241,7 @@ def test_tensorboard_events(tmp_path):
     assert found == pytest.approx(expected)
 
 
-def test_every_setting_is_printed(tmp_path, capsys):
+def test_every_setting_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = small(
         milestones=(2,), warmup=1, init="msra", init_mode="fan_out", last_lr_mult=0.1,
         bias_lr_mult=2, bias_decay_mult=0, linear_std=(0.01,), nesterov=True,
@@ -260,13 +261,13 @@ def test_every_setting_is_printed(tmp_path, capsys):
     assert "finished after 15 steps" in output
 
 
-def test_quiet_prints_nothing(tmp_path, capsys):
+def test_quiet_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(small(epochs=1), tmp_path / "run")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
 
 
-def test_groups_and_their_counts():
+def test_groups_and_their_counts() -> None:
     config = small(last_lr_mult=0.1, bias_lr_mult=2.0, bias_decay_mult=0.0)
     model = network.build(config, 10, 1, 8)
     sgd = build_optimizer(model, config, 1, 8)
@@ -292,7 +293,7 @@ def test_groups_and_their_counts():
         ({"crop": 6, "augment": "none"}, "none; center crop 6 x 6"),
     ],
 )
-def test_settings_in_words(tmp_path, values, expected):
+def test_settings_in_words(tmp_path: Path, values: dict[str, Any], expected: str) -> None:
     with session(small(**values)) as world:
         trainer = Trainer(small(**values), tmp_path / "run", world)
         told = describe_run(

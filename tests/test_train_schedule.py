@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +16,7 @@ from mpelu.lab.training.seeds import derive, epoch_batches
 from mpelu.lab.training.step import GradientStep
 
 
-def test_lr_by_epochs():
+def test_lr_by_epochs() -> None:
     config = small(batch_size=25, epochs=6, milestones=(2, 4), gamma=0.5, lr=0.2)
     schedule = Schedule.of(config, 100)
     assert (schedule.steps, schedule.steps_per_epoch, schedule.epochs) == (24, 4, 6)
@@ -22,7 +24,7 @@ def test_lr_by_epochs():
     assert rates == [0.2] * 8 + [0.1] * 8 + [0.05] * 8
 
 
-def test_lr_by_iterations_with_warm_up():
+def test_lr_by_iterations_with_warm_up() -> None:
     config = small(
         epochs=None, iterations=8, milestones=(5,), gamma=0.1, lr=1.0, warmup=2, warmup_lr=0.01
     )
@@ -31,22 +33,22 @@ def test_lr_by_iterations_with_warm_up():
     assert rates == pytest.approx([0.01] * 2 + [1.0] * 3 + [0.1] * 3)
 
 
-def test_warm_up_by_epochs():
+def test_warm_up_by_epochs() -> None:
     schedule = Schedule.of(small(batch_size=50, epochs=3, warmup=1, lr=0.1), 101)
     assert [schedule.lr(step) for step in (1, 3, 4, 9)] == [0.01, 0.01, 0.1, 0.1]
 
 
-def test_epochs_and_positions_count_steps_done():
+def test_epochs_and_positions_count_steps_done() -> None:
     schedule = Schedule.of(small(batch_size=50), 101)
     assert [schedule.epoch(step) for step in range(8)] == [0, 1, 1, 1, 2, 2, 2, 3]
     assert [schedule.position(step) for step in range(8)] == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def due(what, steps):
+def due(what: Callable[[int], bool], steps: int) -> list[int]:
     return [step for step in range(1, steps + 1) if what(step)]
 
 
-def test_tests_checkpoints_and_lines_by_epochs():
+def test_tests_checkpoints_and_lines_by_epochs() -> None:
     config = small(batch_size=50, epochs=5, test_every=2, checkpoint_every=4, log_every=7)
     schedule = Schedule.of(config, 101)
     assert due(schedule.tests, 15) == [6, 12, 15]
@@ -55,14 +57,14 @@ def test_tests_checkpoints_and_lines_by_epochs():
     assert due(schedule.resets_means, 15) == [3, 6, 9, 12, 15]
 
 
-def test_tests_by_iterations():
+def test_tests_by_iterations() -> None:
     schedule = Schedule.of(small(epochs=None, iterations=10, test_every=4, batch_size=50), 101)
     assert due(schedule.tests, 10) == [4, 8, 10]
     assert due(schedule.resets_means, 10) == [4, 8, 10]
     assert schedule.epochs == 4
 
 
-def test_at_most_fifty_snapshots_and_the_first_and_last():
+def test_at_most_fifty_snapshots_and_the_first_and_last() -> None:
     schedule = Schedule.of(small(batch_size=100, epochs=164), 100)
     kept = [step for step in range(165) if schedule.snapshots(step)]
     assert kept == [*range(0, 164, 4), 164]
@@ -77,7 +79,9 @@ def test_at_most_fifty_snapshots_and_the_first_and_last():
     accumulate=st.integers(1, 6),
     seed=st.integers(0, 3),
 )
-def test_every_sample_once_whoever_computes_it(count, batch_size, size, accumulate, seed):
+def test_every_sample_once_whoever_computes_it(
+    count: int, batch_size: int, size: int, accumulate: int, seed: int
+) -> None:
     batches = epoch_batches(count, batch_size, seed, 1)
     assert len(batches) == -(-count // batch_size)
     assert all(len(batch) == batch_size for batch in batches[:-1])
@@ -105,13 +109,13 @@ def test_every_sample_once_whoever_computes_it(count, batch_size, size, accumula
     assert sorted(seen) == list(range(count))
 
 
-def test_each_epoch_has_an_order_of_its_own():
+def test_each_epoch_has_an_order_of_its_own() -> None:
     orders = {
         tuple(epoch_batches(50, 50, seed, epoch)[0].tolist()) for seed in (0, 1) for epoch in (1, 2)
     }
     assert len(orders) == 4
 
 
-def test_seeds_are_the_same_in_every_process():
+def test_seeds_are_the_same_in_every_process() -> None:
     assert derive(0, 1, "augment") == 585545271812402559
     assert derive(1, 11) != derive(11, 1) != derive(1, 1, 1)

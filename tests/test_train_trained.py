@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from train_helpers import equal, small
@@ -14,7 +16,7 @@ from mpelu.lab.training.launch import train
 from mpelu.lab.training.trained import load_network
 
 
-def test_the_trained_network_comes_back(tmp_path):
+def test_the_trained_network_comes_back(tmp_path: Path) -> None:
     run = tmp_path / "run"
     config = small(preprocess="mean-image", lr=0.05)
     outcome = train(config, run)
@@ -33,7 +35,9 @@ def test_the_trained_network_comes_back(tmp_path):
     assert torch.equal(restored.preprocess(images), dataset.preprocess(images))
 
 
-def test_the_newest_weights_of_a_run_that_goes_on(tmp_path, capsys):
+def test_the_newest_weights_of_a_run_that_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     train(small(), run)
     (run / "model.safetensors").unlink()
@@ -49,7 +53,7 @@ def test_the_newest_weights_of_a_run_that_goes_on(tmp_path, capsys):
         load_network(run, "first")
 
 
-def test_a_run_without_weights_says_why(tmp_path):
+def test_a_run_without_weights_says_why(tmp_path: Path) -> None:
     run = tmp_path / "run"
     outcome = train(small(lr=1e9), run)
     assert outcome.state == "diverged"
@@ -57,7 +61,7 @@ def test_a_run_without_weights_says_why(tmp_path):
         load_network(run)
 
 
-def test_eval_takes_the_data_of_the_run(tmp_path, capsys):
+def test_eval_takes_the_data_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     train(small(epochs=1), run)
     assert cli.main(["eval", str(run)]) == 0

@@ -36,12 +36,12 @@ def small(**values: Any) -> Config:
 def equal(one: Any, other: Any) -> bool:
     """To the bit, whatever tensors are nested in."""
     if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
+        return bool(one.dtype == other.dtype) and torch.equal(one, other)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(equal, one, other))
-    return one == other
+    return bool(one == other)
 
 
 def final(run: Path) -> dict[str, Any]:
@@ -58,7 +58,8 @@ def final(run: Path) -> dict[str, Any]:
 
 
 def status(run: Path) -> dict[str, Any]:
-    return json.loads((run / "status.json").read_text())
+    told: dict[str, Any] = json.loads((run / "status.json").read_text())
+    return told
 
 
 def rows(run: Path) -> list[dict[str, Any]]:

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mpelu.lab.run import runs
+from mpelu.activations import TABLE
+from mpelu.lab.run.folder import Run, is_run, read
 
 ACTIVATIONS = ("mpelu", "elu", "prelu", "relu")
 EPOCHS = 20
 AT_ONCE = 2
-COLOURS = {"mpelu": "#0072B2", "elu": "#E69F00", "prelu": "#009E73", "relu": "#555555"}
 STYLES = {"mpelu": "-", "elu": "--", "prelu": "-.", "relu": ":"}
 
 
@@ -28,7 +28,7 @@ def command(*arguments: str) -> list[str]:
 
 def start(activation: str, folder: Path) -> subprocess.Popen[bytes]:
     """A new run, or what is left of one."""
-    if (folder / "config.json").exists():
+    if is_run(folder):
         return subprocess.Popen(command("train", "--resume", str(folder), "--quiet"))
     settings = {
         "--model": "resnet-20", "--activation": activation, "--epochs": EPOCHS,
@@ -39,7 +39,7 @@ def start(activation: str, folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command("train", *words, "--quiet"))
 
 
-def train_all(folder: Path) -> dict[str, runs.Run]:
+def train_all(folder: Path) -> dict[str, Run]:
     """Trains the four, two at a time, with a bar for each."""
     waiting = list(ACTIVATIONS)
     at_work: dict[str, subprocess.Popen[bytes]] = {}
@@ -56,22 +56,21 @@ def train_all(folder: Path) -> dict[str, runs.Run]:
             time.sleep(0.3)
             for name, process in list(at_work.items()):
                 code = process.poll()
-                if (folder / name / "config.json").exists():
-                    tests = runs.read(folder / name).tests
+                if is_run(folder / name):
+                    tests = read(folder / name).tests
                     if tests:
-                        said = (
-                            f"epoch {tests[-1]['epoch']:>2}, {tests[-1]['test_error']:5.2f} % wrong"
-                        )
+                        last = tests[-1]
+                        said = f"epoch {last['epoch']:>2}, test error {last['test_error']:5.2f} %"
                         progress.update(bars[name], completed=len(tests), said=said)
                 if code is not None:
                     progress.stop_task(bars[name])
                     del at_work[name]
                     if code != 0:
                         sys.exit(f"the {name} run ended with exit code {code}")
-    return {name: runs.read(folder / name) for name in ACTIVATIONS}
+    return {name: read(folder / name) for name in ACTIVATIONS}
 
 
-def draw(found: dict[str, runs.Run], picture: Path) -> None:
+def draw(found: dict[str, Run], picture: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     from matplotlib.ticker import MaxNLocator
@@ -80,7 +79,14 @@ def draw(found: dict[str, runs.Run], picture: Path) -> None:
     for name, run in found.items():
         epochs = [row["epoch"] for row in run.tests]
         errors = [row["test_error"] for row in run.tests]
-        axes.plot(epochs, errors, STYLES[name], color=COLOURS[name], label=name, linewidth=1.8)
+        axes.plot(
+            epochs,
+            errors,
+            STYLES[name],
+            color=TABLE[name].color,
+            label=TABLE[name].label,
+            linewidth=1.8,
+        )
     axes.set(xlabel="epoch", ylabel="test error (%)", yscale="log")
     axes.set_title("ResNet-20 on 8x8 handwritten digits")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -112,11 +118,11 @@ def main(folder: Path) -> None:
             values = (str(run.status.get("message", "no test")), "", "")
         table.add_row(name, *values, str(run.path))
     Console().print(table)
-    print("One seed on 360 test images: a difference of one percent is 4 images, and chance.")
+    print("One seed and 360 test images: differences of one percent (4 images) mean nothing.")
     picture = folder / "digits.png"
     draw(found, picture)
     print(f"Figure: {picture}")
-    print("Looking inside the networks")
+    print("Inspecting the networks")
     for name in ACTIVATIONS:
         subprocess.run(command("inspect", str(folder / name), "--quiet"), check=True)
     subprocess.run(command("report", str(folder), "-o", str(folder / "report")), check=True)

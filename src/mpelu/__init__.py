@@ -4,23 +4,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpelu import functional, init, kernels, models
+    from mpelu import activations, functional, init, kernels, models
+    from mpelu.activations import register_activation
     from mpelu.functional import mpelu
     from mpelu.gaussian import moments
-    from mpelu.modules import MPELU
+    from mpelu.modules import MPELU, LazyMPELU
     from mpelu.optim import param_groups
 
-__all__ = ["MPELU", "functional", "init", "kernels", "models", "moments", "mpelu", "param_groups"]
+__all__ = [
+    "MPELU",
+    "LazyMPELU",
+    "activations",
+    "functional",
+    "init",
+    "kernels",
+    "models",
+    "moments",
+    "mpelu",
+    "param_groups",
+    "register_activation",
+]
 __version__ = "0.1.0"
 
 # Everything waits for its first use, so that `mpelu --help` answers before torch would have loaded.
 _HOMES = {
+    "LazyMPELU": "mpelu.modules",
     "MPELU": "mpelu.modules",
     "moments": "mpelu.gaussian",
     "mpelu": "mpelu.functional",
     "param_groups": "mpelu.optim",
+    "register_activation": "mpelu.activations",
 }
-_MODULES = {"functional", "init", "kernels", "models"}
+_MODULES = {"activations", "functional", "init", "kernels", "models"}
 
 
 def __getattr__(name: str) -> Any:

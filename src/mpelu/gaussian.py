@@ -136,7 +136,7 @@ def quadrature_moments(
     function: Callable[[Tensor], Tensor],
     mean: float | Tensor = 0.0,
     variance: float | Tensor = 1.0,
-    kinks: Sequence[float] = (0.0,),
+    kinks: Sequence[float | Tensor] = (0.0,),
     maximum_of: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """Mean and second moment of an elementwise function of Gaussian variables, by quadrature.
@@ -147,7 +147,7 @@ def quadrature_moments(
         function: maps a float64 tensor of shape [points, channels] to one of the same shape.
         mean: of the Gaussian, shape [] or [channels].
         variance: as mean.
-        kinks: where the function is not smooth.
+        kinks: where the function is not smooth: numbers, or tensors of shape [channels].
         maximum_of: take the largest of this many independent Gaussians as the argument.
 
     Returns:

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import math
-import weakref
+import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedParameter, is_lazy
 
-from mpelu.functional import is_transformed, mpelu
+from mpelu.functional import MIN_BETA, mpelu
+from mpelu.kernels import eager
 
-MIN_BETA = 1e-6
-"""Where beta is held when an optimizer would push it lower. f is then linear, of slope 1e-6 alpha,
-to 1 part in 10^4 for y down to -200."""
+__all__ = ["MIN_BETA", "MPELU", "LazyMPELU"]
 
-
-def _initial(name: str, value: float | Sequence[float] | Tensor, count: int) -> list[float]:
-    """The value as one number for all, or as one for each parameter."""
-    if isinstance(value, (int, float)):
-        numbers = [float(value)]  # no tensors: this is what networks of 1001 layers do
-    else:
-        numbers = torch.as_tensor(value, dtype=torch.float64, device="cpu").reshape(-1).tolist()
-    if len(numbers) not in (1, count):
-        raise ValueError(
-            f"MPELU: expected {name} as a number or {count} values (num_parameters), "
-            f"got {len(numbers)}"
-        )
-    if not all(math.isfinite(number) for number in numbers):
-        raise ValueError(f"MPELU: expected finite {name}, got {value}")
-    if name == "beta" and min(numbers) < MIN_BETA:
-        raise ValueError(f"MPELU: expected beta >= {MIN_BETA}, got {min(numbers):g}")
-    return numbers
+Initial = float | Sequence[float] | Tensor
 
 
 class MPELU(nn.Module):
@@ -41,21 +25,22 @@ class MPELU(nn.Module):
 
     f(y) = y for y > 0 and alpha (e^(beta y) - 1) otherwise (Li et al., arXiv 1606.00305).
 
-    beta stays positive under any optimizer: after its step a value below `MIN_BETA` is put back to
-    it, in the parameter itself. The gradient is whole there and can carry it away again. A beta
-    changed in other ways is put back before the module next uses it.
+    A beta that an optimizer pushes below `MIN_BETA` (1e-6) counts as `MIN_BETA`. The parameter
+    itself isn't changed. Its gradient passes where a step along it would raise beta, and is zero
+    where it would lower beta further.
 
     Args:
-        num_parameters: 1 to share alpha and beta, or the number of channels (dimension 1).
+        num_parameters: 1 to share alpha and beta, or the number of channels.
         alpha: initial value, a number or one for each parameter (a sequence or tensor).
         beta: as alpha; positive.
-        inplace: overwrite the input. Worth it where memory is short; saves none in backward, since
-            the output alone is kept anyway.
+        dim: dimension of the channels; -1 for tokens of shape [batch, length, channels].
+        inplace: overwrite the input. Saves the memory of the output, but nothing that is kept for
+            backward, which is the output alone in most cases (see docs/semantics.md).
         device: of the parameters.
         dtype: of the parameters.
 
     Shape:
-        - Input: any, with channels in dimension 1 unless num_parameters is 1.
+        - Input: any, with `num_parameters` channels in dimension `dim` unless num_parameters is 1.
         - Output: as the input.
 
     Attributes:
@@ -66,32 +51,30 @@ class MPELU(nn.Module):
         >>> activation = MPELU(64, alpha=0.25)
         >>> activation(torch.randn(8, 64, 32, 32)).shape
         torch.Size([8, 64, 32, 32])
+        >>> MPELU(512, dim=-1)(torch.randn(8, 100, 512)).shape
+        torch.Size([8, 100, 512])
     """
-
-    alpha: nn.Parameter
-    beta: nn.Parameter
 
     def __init__(
         self,
-        num_parameters: int = 1,
-        alpha: float | Sequence[float] | Tensor = 1.0,
-        beta: float | Sequence[float] | Tensor = 1.0,
+        num_parameters: SupportsIndex = 1,
+        alpha: Initial = 1.0,
+        beta: Initial = 1.0,
         *,
+        dim: int = 1,
         inplace: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(num_parameters, int) or num_parameters < 1:
-            raise ValueError(f"MPELU: expected num_parameters >= 1, got {num_parameters!r}")
-        self.num_parameters = num_parameters
+        self.num_parameters = _count(num_parameters)
+        self.dim = dim
         self.inplace = inplace
-        self.initial_alpha = _initial("alpha", alpha, num_parameters)
-        self.initial_beta = _initial("beta", beta, num_parameters)
-        self.alpha = nn.Parameter(torch.empty(num_parameters, device=device, dtype=dtype))
-        self.beta = nn.Parameter(torch.empty(num_parameters, device=device, dtype=dtype))
+        self.initial_alpha = _initial("alpha", alpha, self.num_parameters)
+        self.initial_beta = _initial("beta", beta, self.num_parameters)
+        self.alpha = nn.Parameter(torch.empty(self.num_parameters, device=device, dtype=dtype))
+        self.beta = nn.Parameter(torch.empty(self.num_parameters, device=device, dtype=dtype))
         self.reset_parameters()
-        _live.add(self)
 
     @classmethod
     def relu(cls, num_parameters: int = 1, **kwargs: Any) -> MPELU:
@@ -134,35 +117,152 @@ class MPELU(nn.Module):
                     parameter.copy_(torch.tensor(initial, dtype=torch.float64, device="cpu"))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        _live.add(self)  # copied or unpickled
+        # "dim" is missing in modules pickled before there was a choice.
+        super().__setstate__({"dim": 1, **state})  # type: ignore[no-untyped-call]
 
     def forward(self, input: Tensor) -> Tensor:
-        beta: Tensor = self.beta
-        if type(beta) is nn.Parameter and beta.device.type == "cpu" and not is_transformed():
-            if beta.data.min() < MIN_BETA:
-                # Changed by hand. `.data`: the version counter must stay, or a module used twice
-                # in a graph couldn't go backward; the second time nothing changes.
-                beta.data.clamp_(min=MIN_BETA)
-        else:
-            # The bound without a change in place: the value is held, the gradient goes through.
-            beta = torch.where(beta > MIN_BETA, beta, MIN_BETA + (beta - beta.detach()))
-        return mpelu(input, self.alpha, beta, inplace=self.inplace)
+        # `self.alpha` takes half a microsecond to find what usually is here.
+        alpha, beta = self._parameters.get("alpha"), self._parameters.get("beta")
+        if alpha is None or beta is None:  # parametrized, or held by a wrapper
+            alpha, beta = self.alpha, self.beta
+        return mpelu(input, alpha, beta, self.inplace, self.dim)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        return _Scriptable(self)
 
     def extra_repr(self) -> str:
-        return f"num_parameters={self.num_parameters}" + (", inplace=True" if self.inplace else "")
+        parts = [f"num_parameters={self.num_parameters or '?'}"]
+        for name in ("alpha", "beta"):
+            if values := _range(getattr(self, name)):
+                parts.append(f"{name}={values}")
+        parts += [f"dim={self.dim}"] * (self.dim != 1) + ["inplace=True"] * self.inplace
+        return ", ".join(parts)
 
 
-_live: weakref.WeakSet[MPELU] = weakref.WeakSet()
+class _Scriptable(nn.Module):
+    """What torch.jit.script compiles in place of an MPELU."""
+
+    def __init__(self, module: MPELU) -> None:
+        super().__init__()
+        self.alpha, self.beta, self.dim = module.alpha, module.beta, module.dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return eager.scripted(input, self.alpha, self.beta, self.dim)
 
 
-def _hold_beta(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """After each step of any torch optimizer: no beta of its parameters below the bound."""
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    betas: list[Tensor] = [m.beta for m in list(_live) if id(m.beta) in stepped]
-    if betas:
-        with torch.no_grad():
-            torch._foreach_clamp_min_(betas, MIN_BETA)
+class LazyMPELU(LazyModuleMixin, MPELU):
+    """An MPELU that takes its number of channels from the first input.
+
+    For places that build activations without knowing the channels, such as `act_layer=` and
+    `activation_layer=` arguments. Like torch's other lazy modules it becomes an `MPELU` with the
+    first input (or the first after a state_dict was loaded); run a batch through the network
+    before making the optimizer.
+
+    Args:
+        alpha: initial value, a number.
+        beta: as alpha; positive.
+        dim: dimension of the channels. Default: 1, but input of 3 dimensions is refused then,
+            since it may be [batch, channels, length] or [batch, length, channels].
+        inplace: overwrite the input.
+        device: of the parameters.
+        dtype: of the parameters.
+
+    Example:
+        >>> activation = LazyMPELU()
+        >>> activation(torch.randn(8, 64, 32, 32)).shape
+        torch.Size([8, 64, 32, 32])
+        >>> activation
+        MPELU(num_parameters=64, alpha=1, beta=1)
+    """
+
+    cls_to_become = MPELU
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        *,
+        dim: int | None = None,
+        inplace: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        LazyModuleMixin.__init__(self)
+        self.num_parameters = 0
+        self.dim = 1 if dim is None else dim
+        self.dim_is_given = dim is not None
+        self.inplace = inplace
+        self.initial_alpha = _initial("alpha", alpha, 1)
+        self.initial_beta = _initial("beta", beta, 1)
+        self.alpha = _unknown(device, dtype)
+        self.beta = _unknown(device, dtype)
+
+    def initialize_parameters(self, input: Tensor) -> None:
+        """Called with the first input."""
+        if self.has_uninitialized_params():
+            channels = self._channels(input)
+            with torch.no_grad():
+                for parameter in (self.alpha, self.beta):
+                    parameter.materialize((channels,))  # type: ignore[attr-defined]
+            self.reset_parameters()
+        self.num_parameters = self.alpha.numel()
+
+    def _channels(self, input: Tensor) -> int:
+        if input.dim() == 3 and not self.dim_is_given:
+            raise ValueError(
+                "LazyMPELU: expected dim=1 or dim=-1 to be given for input of 3 dimensions, which "
+                f"may be [batch, channels, length] or [batch, length, channels]; got "
+                f"{list(input.shape)}"
+            )
+        if not -input.dim() <= self.dim < input.dim():
+            raise ValueError(
+                f"LazyMPELU: expected input with channels in dimension {self.dim}, got "
+                f"{list(input.shape)}"
+            )
+        return input.size(self.dim)
+
+    def reset_parameters(self) -> None:
+        """Back to the initial alpha and beta, once there are parameters."""
+        if not self.has_uninitialized_params():
+            super().reset_parameters()
 
 
-register_optimizer_step_post_hook(_hold_beta)
+def _unknown(device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Parameter:
+    return UninitializedParameter(device=device, dtype=dtype)  # type: ignore[call-arg, return-value]
+
+
+def _count(value: SupportsIndex) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ValueError(f"MPELU: expected num_parameters >= 1, got {value!r}")
+    return count
+
+
+def _initial(name: str, value: Initial, count: int) -> list[float]:
+    """The value as one number for all, or as one for each parameter."""
+    if isinstance(value, (int, float)):
+        numbers = [float(value)]  # no tensors: this is what networks of 1001 layers do
+    else:
+        numbers = torch.as_tensor(value, dtype=torch.float64, device="cpu").reshape(-1).tolist()
+    if len(numbers) not in (1, count):
+        raise ValueError(
+            f"MPELU: expected {name} as a number or {count} values (num_parameters), "
+            f"got {len(numbers)}"
+        )
+    if not all(math.isfinite(number) for number in numbers):
+        raise ValueError(f"MPELU: expected finite {name}, got {value}")
+    if name == "beta" and min(numbers) < MIN_BETA:
+        raise ValueError(f"MPELU: expected beta >= {MIN_BETA}, got {min(numbers):g}")
+    return numbers
+
+
+def _range(parameter: Tensor) -> str:
+    """The values in short; nothing where there are none to see."""
+    if is_lazy(parameter) or type(parameter) is not nn.Parameter or parameter.is_meta:
+        return ""
+    low, high = (f"{bound.item():.4g}" for bound in parameter.detach().aminmax())
+    return low if low == high else f"{low}..{high}"

@@ -20,9 +20,10 @@ class Backend(NamedTuple):
 
 
 def backend() -> Backend:
-    """Which implementation serves float32 and bfloat16 tensors on the CPU, and why.
+    """Which implementation serves tensors on the CPU, and why.
 
-    Other dtypes and devices, torch.compile and functional transforms use plain torch operations.
+    `mpelu.kernels.registry` has the table of kernels by device and dtype, and decides which way a
+    call takes.
 
     Example:
         >>> mpelu.kernels.backend().name

@@ -1,9 +1,9 @@
 """MPELU in plain torch operations: the reference, and what serves every device and transform.
 
-    f(y) = y                     for y > 0
-           alpha (e^(beta y) - 1)  otherwise
+    f(y) = y                                     for y > 0
+           alpha (e^(max(beta, MIN_BETA) y) - 1)   otherwise
 
-All functions take `alpha` and `beta` of shape [1] or [C], C being the size of dimension 1.
+All functions take `alpha` and `beta` of shape [1] or [C], C being the size of dimension `dim`.
 """
 
 from __future__ import annotations
@@ -11,51 +11,68 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mpelu.kernels import registry
 
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to calculate in: half precision is widened to float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def along_channels(parameter: Tensor, input: Tensor) -> Tensor:
-    """Shape [C] -> [1, C, 1, ...] so that it broadcasts over dimension 1, in compute precision."""
-    parameter = parameter.to(compute_dtype(input.dtype))
-    if parameter.numel() == 1:
-        return parameter.reshape(())
-    return parameter.reshape((1, -1) + (1,) * (input.dim() - 2))
+MIN_BETA = 1e-6
+"""The lowest beta that is calculated with. f is then linear, of slope 1e-6 alpha, to 1 part in 10^4
+for y down to -200."""
 
 
-def sum_to_channels(values: Tensor, parameter: Tensor) -> Tensor:
-    """Sum over all that shares a parameter: the reverse of `along_channels`."""
-    if parameter.numel() == 1:
-        return values.sum().reshape(parameter.shape).to(parameter.dtype)
-    others = [dim for dim in range(values.dim()) if dim != 1]
-    return (values.sum(others) if others else values).to(parameter.dtype)
+def check(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> None:
+    """Raise an error for arguments that don't go together."""
+    for name, tensor in (("input", input), ("alpha", alpha), ("beta", beta)):
+        if not tensor.is_floating_point():
+            raise TypeError(f"mpelu: expected a floating point {name}, got {tensor.dtype}")
+        if tensor.layout != torch.strided:
+            raise TypeError(
+                f"mpelu: expected a dense {name}, got the layout {tensor.layout}; "
+                f"convert it with {name}.to_dense()"
+            )
+        if tensor.device != input.device:
+            raise ValueError(
+                f"mpelu: expected {name} on the device of the input, {input.device}, "
+                f"got {tensor.device}"
+            )
+    if alpha.dim() != 1 or alpha.shape != beta.shape:
+        raise ValueError(
+            "mpelu: expected alpha and beta of one shape [1] or [channels], "
+            f"got {list(alpha.shape)} and {list(beta.shape)}"
+        )
+    if alpha.numel() != 1:
+        channels = input.size(dim) if -input.dim() <= dim < input.dim() else 1
+        if alpha.numel() != channels:
+            counts = "1 value" if channels == 1 else f"1 or {channels} values"
+            raise ValueError(
+                f"mpelu: expected alpha and beta with {counts} for an input of shape "
+                f"{list(input.shape)} with dim={dim}, got {alpha.numel()}"
+            )
 
 
-def _expm1(z: Tensor) -> Tensor:
-    """e^z - 1, also near zero where the difference itself has no digits left.
+def output_suffices(alpha: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the gradients can be calculated from the output, so that the input need not be kept.
 
-    ONNX has no expm1, and Inductor's for the CPU is that difference: they get another form.
+    Where alpha > 0 in every channel the output tells the branch by its sign, and
+    y = log(1 + f / alpha) / beta. The limit leaves f all its digits. Half precision has too few:
+    beta's gradient would be off by 3 % at beta y = -5. On other devices the answer would cost a
+    wait for the device; there the input is kept.
     """
-    compiler = torch.compiler
-    if compiler.is_exporting() or (compiler.is_compiling() and z.device.type == "cpu"):
-        return torch.tanh(z / 2) * (torch.exp(z) + 1)
-    return torch.expm1(z)
+    if dtype not in (torch.float32, torch.float64) or not alpha.is_cpu:
+        return False
+    return 1e-20 <= alpha.min().item() <= alpha.max().item() < 1e30
 
 
-def forward(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+def forward(input: Tensor, alpha: Tensor, beta: Tensor, dim: int = 1) -> Tensor:
     """The formula. Differentiable to any order by torch's own autograd, vmap and forward mode."""
-    a, b = along_channels(alpha, input), along_channels(beta, input)
+    a, b = _along(alpha, input, dim), _along(_bounded(beta), input, dim)
     wide = input.to(compute_dtype(input.dtype))
-    # The clamp keeps the exponential of the branch not taken from overflowing (0 * inf = NaN in
-    # backward); its lower end does the same for y = -inf in y * e^(beta y).
-    negative = wide.clamp(min=torch.finfo(wide.dtype).min, max=0.0)
+    # Zero in place of positive y keeps the exponential of the branch not taken from overflowing
+    # (0 * inf = NaN in backward); the clamp does the same for y = -inf in y * e^(beta y).
+    negative = torch.where(wide > 0, 0.0, wide).clamp(min=torch.finfo(wide.dtype).min)
     return torch.where(wide > 0, wide, a * _expm1(b * negative)).to(input.dtype)
 
 
 def backward(
-    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, saved_is_output: bool
+    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of input, alpha and beta from the output, or from the input where that is kept.
 
@@ -63,7 +80,7 @@ def backward(
     From the output alpha w = f + alpha and y = log(w) / beta; w log(w) goes to zero with w, so the
     saturated end, where y can't be recovered, adds nothing.
     """
-    a, b = along_channels(alpha, saved), along_channels(beta, saved)
+    a, b = _along(alpha, saved, dim), _along(_bounded(beta), saved, dim)
     g = grad.to(compute_dtype(saved.dtype))
     wide = saved.to(compute_dtype(saved.dtype))
     positive = wide > 0
@@ -78,10 +95,68 @@ def backward(
         y = wide.clamp(min=torch.finfo(wide.dtype).min, max=0.0)
         u = torch.expm1(b * y)
         top = a * torch.exp(b * y)
-    below = torch.where(positive, 0.0, g)
     grad_input = torch.where(positive, g, g * (b * top)).to(saved.dtype)
-    return (
-        grad_input,
-        sum_to_channels(below * u, alpha),
-        sum_to_channels(below * (y * top), beta),
-    )
+    grad_alpha = _sum_to(torch.where(positive, 0.0, g * u), alpha, dim)
+    grad_beta = _sum_to(torch.where(positive, 0.0, g * (y * top)), beta, dim)
+    # A beta below the bound may be raised, but not lowered any further.
+    grad_beta = torch.where(_is_allowed(beta) | (grad_beta < 0), grad_beta, 0.0)
+    return grad_input, grad_alpha, grad_beta
+
+
+def scripted(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
+    """`forward` in what TorchScript understands."""
+    shape = [1] * input.dim()
+    if alpha.numel() > 1:
+        shape[dim] = alpha.numel()
+    wide = input if input.dtype == torch.float64 else input.to(torch.float32)
+    a = alpha.to(wide.dtype).reshape(shape)
+    b = torch.clamp(beta.to(wide.dtype), min=1e-6).reshape(shape)
+    negative = torch.expm1(b * torch.clamp(wide, max=0.0))
+    return torch.where(wide > 0, wide, a * negative).to(input.dtype)
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to calculate in: half precision is widened to float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _along(parameter: Tensor, input: Tensor, dim: int) -> Tensor:
+    """[C] -> [1, C, 1, ...] so that it broadcasts over dimension `dim`, in compute precision."""
+    parameter = parameter.to(compute_dtype(input.dtype))
+    if parameter.numel() == 1:
+        return parameter.reshape(())
+    shape = [1] * input.dim()
+    shape[dim] = -1
+    return parameter.reshape(shape)
+
+
+def _sum_to(values: Tensor, parameter: Tensor, dim: int) -> Tensor:
+    """Sum over all that shares a parameter: the reverse of `_along`."""
+    if parameter.numel() == 1:
+        return values.sum().reshape(parameter.shape).to(parameter.dtype)
+    others = [d for d in range(values.dim()) if d != dim % values.dim()]
+    return (values.sum(others) if others else values).to(parameter.dtype)
+
+
+def _expm1(z: Tensor) -> Tensor:
+    """e^z - 1, also near zero where the difference itself has no digits left.
+
+    ONNX has no expm1, and Inductor's for the CPU is that difference: they get another form.
+    """
+    if registry.is_exporting() or (torch.compiler.is_compiling() and z.device.type == "cpu"):
+        return torch.tanh(z / 2) * (torch.exp(z) + 1)
+    return torch.expm1(z)
+
+
+def _bounded(beta: Tensor) -> Tensor:
+    """max(beta, MIN_BETA), with a gradient that passes as if there were no bound.
+
+    Transforms and compilers need a derivative that is linear in what comes in. `backward` alone
+    keeps back what would lower a beta below the bound.
+    """
+    beta = beta.to(compute_dtype(beta.dtype))
+    return torch.where(_is_allowed(beta), beta, MIN_BETA + (beta - beta.detach()))
+
+
+def _is_allowed(beta: Tensor) -> Tensor:
+    return beta.float() >= MIN_BETA  # as float32, which holds 1e-6 a little lower

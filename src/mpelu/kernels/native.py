@@ -1,146 +1,216 @@
 """The fused CPU kernel of native.cpp, loaded by ctypes.
 
-`forward`, `forward_` and `backward` answer None where the kernel doesn't apply; the caller then
-takes the plain torch path. The environment variable MPELU_BACKEND (`eager`, or an instruction
-set: `avx512`, `avx2`, `portable`) overrides the choice made when the package is imported.
+`forward` and `backward` answer None where the kernel doesn't apply; the caller then takes plain
+torch operations. The environment variable MPELU_BACKEND (`eager`, or an instruction set: `avx512`,
+`avx2`, `portable`) overrides the choice made when the package is imported.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from importlib.machinery import EXTENSION_SUFFIXES
+import struct
+import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import torch  # before the library is loaded: both then share torch's OpenMP threads
-from torch import Tensor
+from torch import Tensor, empty_like, get_num_threads
+from torch.nn import Parameter
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-_OUT_OF_MEMORY = 2
+from mpelu.kernels import eager, registry
+
+# (number in native.cpp, dtype of the parameters)
+_TYPES = {
+    torch.float32: (0, torch.float32),
+    torch.bfloat16: (1, torch.float32),
+    torch.float16: (2, torch.float32),
+    torch.float64: (3, torch.float64),
+}
+_DONE, _DONE_KEEP_INPUT, _OUTSIDE_DOMAIN, _OUT_OF_MEMORY = range(4)
+# One block of memory, in the order of `Call` in native.cpp: ctypes takes half a microsecond longer
+# to convert that many arguments.
+_pack_forward = struct.Struct("9qd32x").pack
+_pack_backward = struct.Struct("9qd4q").pack
+
+_INSTRUCTIONS = ("avx512", "avx2", "portable")
+_WRONG_BACKEND = (
+    "MPELU_BACKEND: expected eager, avx512, avx2 or portable, and one this CPU has; got {!r}"
+)
+
+library: Any = None
+reason = ""
 
 
-def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or None, and the reason in words."""
+def load() -> None:
+    """Load the library and register it, or say in `reason` why not."""
+    global library, reason
     wanted = os.environ.get("MPELU_BACKEND", "")
+    library = None
+    if wanted not in ("", "eager", *_INSTRUCTIONS):
+        raise ValueError(_WRONG_BACKEND.format(wanted))
     if wanted == "eager":
-        return None, "MPELU_BACKEND=eager asks for plain torch operations"
-    here = Path(__file__).parent
-    found = [p for s in EXTENSION_SUFFIXES if (p := here / f"_native{s}").exists()]
-    if not found:
-        return None, "the kernel was not compiled when mpelu was installed (no C++ compiler?)"
+        reason = "MPELU_BACKEND=eager asks for plain torch operations"
+        return
+    path = Path(__file__).with_name("_native.so")
     try:
-        library = ctypes.CDLL(str(found[0]))
+        library = ctypes.CDLL(str(path)) if path.exists() else None
+        reason = "the CPU kernel was not compiled when mpelu was installed"
     except OSError as error:
-        return None, f"the compiled kernel does not load: {error}"
-    pointer, integer, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    library.mpelu_forward.argtypes = [pointer] * 4 + [size] * 3 + [integer] * 2
-    library.mpelu_backward.argtypes = [pointer] * 7 + [size] * 3 + [integer] * 3
-    library.mpelu_instructions.restype = ctypes.c_char_p
-    library.mpelu_select.argtypes = [ctypes.c_char_p]
-    if wanted and not library.mpelu_select(wanted.encode()):
-        raise ValueError(
-            f"MPELU_BACKEND: expected eager, avx512, avx2 or portable, and one this CPU has; "
-            f"got {wanted!r}"
+        reason = f"the compiled CPU kernel does not load ({error})"
+    if library is None:
+        warnings.warn(
+            f"mpelu: {reason}, so plain torch operations are used, which take about 14 times as "
+            "long. Install a C++ compiler (g++ or clang++) and then mpelu again, without pip's "
+            "cache; or set MPELU_BACKEND=eager to silence this warning.",
+            RuntimeWarning,
+            stacklevel=2,
         )
-    return library, "compiled when mpelu was installed, instruction set chosen at run time"
+        return
+    library.mpelu_instructions.restype = ctypes.c_char_p
+    if wanted and not library.mpelu_select(wanted.encode()):
+        raise ValueError(_WRONG_BACKEND.format(wanted))
+    reason = "compiled when mpelu was installed, instruction set chosen at run time"
+    registry.register("cpu", tuple(_TYPES), sys.modules[__name__])
 
 
-library, reason = _load()
+def forward(
+    input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool = False
+) -> tuple[Tensor, bool] | None:
+    """The output, and whether it suffices for `backward`.
 
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether it fills its memory without gaps, in any order of dimensions."""
-    return tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense.default(tensor)
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """The tensor itself if it is dense, else a copy that is."""
-    return tensor if _is_dense(tensor) else torch.empty_like(tensor).copy_(tensor)
-
-
-def _layout(tensor: Tensor, channels: int) -> tuple[int, int, int]:
-    """(outer, channels, inner) of a dense tensor in memory order."""
-    if channels == 1:
-        return 1, 1, tensor.numel()
-    inner = tensor.stride(1)
-    return tensor.numel() // (channels * inner), channels, inner
-
-
-def _parameter(tensor: Tensor) -> Tensor:
-    if tensor.dtype == torch.float32 and tensor.is_contiguous():
-        return tensor
-    return tensor.detach().to(torch.float32).contiguous()
-
-
-def serves(dtype: torch.dtype) -> bool:
-    return library is not None and dtype in _DTYPES
-
-
-def _applies(tensor: Tensor) -> bool:
-    return serves(tensor.dtype) and tensor.numel() > 0
-
-
-def _check(status: int) -> bool:
-    if status == _OUT_OF_MEMORY:
-        raise MemoryError("mpelu: no memory for the partial sums of the CPU kernel")
-    return status == 0
-
-
-def _run_forward(source: Tensor, target: Tensor, alpha: Tensor, beta: Tensor) -> bool:
-    assert library is not None
-    alpha, beta = _parameter(alpha), _parameter(beta)
-    status = library.mpelu_forward(
-        source.data_ptr(),
-        target.data_ptr(),
-        alpha.data_ptr(),
-        beta.data_ptr(),
-        *_layout(source, alpha.numel()),
-        _DTYPES[source.dtype],
-        torch.get_num_threads(),
-    )
-    return _check(status)
-
-
-def forward(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor | None:
-    if not _applies(input):
+    Args:
+        input: on the CPU, of a dtype the kernel is registered for.
+        alpha: shape [1] or [channels].
+        beta: as alpha.
+        dim: of the channels.
+        inplace: overwrite the input.
+    """
+    number, wide = _TYPES[input.dtype]
+    source = input
+    if not (_are_plain(input, alpha, beta, dim, wide) and input.is_contiguous()):
+        eager.check(input, alpha, beta, dim)
+        source, alpha, beta = _dense(input), _plain(alpha, wide), _plain(beta, wide)
+    size, channels = source.numel(), alpha.numel()
+    if not size:
         return None
-    input = _dense(input)
-    output = torch.empty_like(input)
-    return output if _run_forward(input, output, alpha, beta) else None
-
-
-def forward_(input: Tensor, alpha: Tensor, beta: Tensor) -> Tensor | None:
-    """The same in place."""
-    if not _applies(input) or not _is_dense(input):
+    inner = size if channels == 1 else source.stride()[dim]
+    output = source if inplace else empty_like(source)
+    try:
+        call = _pack_forward(
+            source.data_ptr(),
+            output.data_ptr(),
+            alpha.data_ptr(),
+            beta.data_ptr(),
+            size // (channels * inner),
+            channels,
+            inner,
+            number,
+            get_num_threads(),
+            eager.MIN_BETA,
+        )
+    except RuntimeError:  # a wrapper without memory of its own, left over from a transform
         return None
-    return input if _run_forward(input, input, alpha, beta) else None
+    status = library.mpelu_forward(call)
+    if status > _DONE_KEEP_INPUT:
+        _raise_if_out_of_memory(status)
+        return None
+    if inplace and output is not input:  # a slice, or another view that the kernel can't write to
+        output = input.copy_(output)
+    return output, status == _DONE
 
 
 def backward(
-    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, saved_is_output: bool
+    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    if not _applies(saved):
+    """Gradients of input, alpha and beta."""
+    number, wide = _TYPES[saved.dtype]
+    source, first, second = saved, alpha, beta
+    if not (
+        _are_plain(saved, alpha, beta, dim, wide)
+        and grad.dtype is saved.dtype
+        and grad.is_contiguous()
+        and saved.is_contiguous()
+        and not grad.is_neg()
+    ):
+        eager.check(saved, alpha, beta, dim)
+        source, first, second = _dense(saved), _plain(alpha, wide), _plain(beta, wide)
+        if grad.dtype is not saved.dtype or grad.is_neg() or grad.stride() != source.stride():
+            grad = empty_like(source).copy_(grad)
+    size, channels = source.numel(), first.numel()
+    if not size:
         return None
-    assert library is not None
-    saved = _dense(saved)
-    if grad.stride() != saved.stride() or grad.dtype != saved.dtype:
-        grad = torch.empty_like(saved).copy_(grad)
-    wide_alpha, wide_beta = _parameter(alpha), _parameter(beta)
-    grad_input = torch.empty_like(saved)
-    grad_alpha, grad_beta = torch.empty_like(wide_alpha), torch.empty_like(wide_beta)
-    status = library.mpelu_backward(
-        grad.data_ptr(),
-        saved.data_ptr(),
-        grad_input.data_ptr(),
-        wide_alpha.data_ptr(),
-        wide_beta.data_ptr(),
-        grad_alpha.data_ptr(),
-        grad_beta.data_ptr(),
-        *_layout(saved, alpha.numel()),
-        _DTYPES[saved.dtype],
-        saved_is_output,
-        torch.get_num_threads(),
-    )
-    if not _check(status):
+    inner = size if channels == 1 else source.stride()[dim]
+    grad_input = empty_like(source)
+    grad_alpha, grad_beta = empty_like(first), empty_like(second)
+    try:
+        call = _pack_backward(
+            source.data_ptr(),
+            grad_input.data_ptr(),
+            first.data_ptr(),
+            second.data_ptr(),
+            size // (channels * inner),
+            channels,
+            inner,
+            number,
+            get_num_threads(),
+            eager.MIN_BETA,
+            grad.data_ptr(),
+            grad_alpha.data_ptr(),
+            grad_beta.data_ptr(),
+            saved_is_output,
+        )
+    except RuntimeError:  # batched by autograd's is_grads_batched
         return None
+    status = library.mpelu_backward(call)
+    if status != _DONE:
+        _raise_if_out_of_memory(status)
+        return None
+    if first is alpha and second is beta:
+        return grad_input, grad_alpha, grad_beta
     return grad_input, grad_alpha.to(alpha.dtype), grad_beta.to(beta.dtype)
+
+
+def _are_plain(tensor: Tensor, alpha: Tensor, beta: Tensor, dim: int, dtype: torch.dtype) -> bool:
+    """Whether the kernel can read the parameters as they are, and they fit the tensor.
+
+    This runs with every call; each question costs about 40 nanoseconds.
+    """
+    channels = alpha.numel()
+    try:
+        return (
+            alpha.dtype is dtype
+            and beta.dtype is dtype
+            and beta.numel() == channels
+            and (channels == 1 or tensor.shape[dim] == channels)
+            and alpha.stride() == (1,)
+            and beta.stride() == (1,)
+            and alpha.is_cpu
+            and beta.is_cpu
+            and tensor.layout is torch.strided
+            and not tensor.is_neg()
+            and (type(alpha) is Parameter or not alpha.is_neg())
+            and (type(beta) is Parameter or not beta.is_neg())
+        )
+    except IndexError:  # no such dimension
+        return False
+
+
+def _plain(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    return parameter.detach().to(dtype).resolve_neg().contiguous()
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The tensor itself if it fills its memory without gaps, in any order; else a dense copy."""
+    if torch.ops.aten.is_non_overlapping_and_dense.default(tensor) and not tensor.is_neg():
+        return tensor
+    return empty_like(tensor).copy_(tensor)
+
+
+def _raise_if_out_of_memory(status: int) -> None:
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError("mpelu: no memory for the partial sums of the CPU kernel")
+
+
+load()

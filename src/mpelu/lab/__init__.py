@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpelu.lab.config import Config
     from mpelu.lab.errors import UserError
+    from mpelu.lab.inspecting import Inspection, inspect_config, inspect_run
+    from mpelu.lab.reporting import WrittenReport, write_report
+    from mpelu.lab.studies import reproduce
     from mpelu.lab.training.display import Display
     from mpelu.lab.training.evaluation import evaluate
     from mpelu.lab.training.launch import resume, train
@@ -24,26 +27,38 @@ if TYPE_CHECKING:
 __all__ = [
     "Config",
     "Display",
+    "Inspection",
     "Outcome",
     "TrainedNetwork",
     "UserError",
+    "WrittenReport",
     "evaluate",
+    "inspect_config",
+    "inspect_run",
     "load_network",
+    "reproduce",
     "resume",
     "train",
+    "write_report",
 ]
 
 # Everything waits for its first use, so that `mpelu --help` doesn't import torch.
 _HOMES = {
     "Config": "config",
     "Display": "training.display",
+    "Inspection": "inspecting",
     "Outcome": "training.trainer",
     "TrainedNetwork": "training.trained",
     "UserError": "errors",
+    "WrittenReport": "reporting",
     "evaluate": "training.evaluation",
+    "inspect_config": "inspecting",
+    "inspect_run": "inspecting",
     "load_network": "training.trained",
+    "reproduce": "studies",
     "resume": "training.launch",
     "train": "training.launch",
+    "write_report": "reporting",
 }
 
 

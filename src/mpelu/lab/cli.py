@@ -1,63 +1,189 @@
-"""The `mpelu` command. A subcommand imports what it needs when it runs, so help is quick."""
+"""The `mpelu` command: finds the subcommand, runs it, and reports every error in one line.
+
+`main` imports the module of the chosen subcommand only, and that module imports torch only when it
+runs, so help is quick.
+"""
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import NoReturn
 
-from mpelu.lab.commands import (
-    eval,
-    explore,
-    inspect,
-    list,
-    models,
-    predict,
-    report,
-    reproduce,
-    train,
-)
-from mpelu.lab.errors import UserError
+from mpelu.lab.errors import UserError, closest, one_line
 
-COMMANDS = (train, eval, predict, inspect, list, reproduce, report, explore, models)
+COMMANDS = {
+    "train": "train a network, or resume a run",
+    "eval": "measure the test error of a trained network",
+    "predict": "classify images with a trained network",
+    "inspect": "show signal, gradients, alpha and beta layer by layer",
+    "list": "list the studies of the paper that can be reproduced",
+    "reproduce": "reproduce tables and figures of the paper",
+    "report": "write an HTML report of runs and studies",
+    "explore": "explore MPELU's alpha and beta in the browser",
+    "models": "list the networks and their sizes",
+}
+"""What each subcommand does. Its module in `mpelu.lab.commands` has the same name."""
 
+LAB_PACKAGES = ("PIL", "filelock", "matplotlib", "numpy", "rich", "safetensors", "sklearn")
+"""The packages of mpelu[lab], by the names they are imported under."""
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+_DESCRIPTION = "Train, inspect and reproduce the networks of the MPELU paper.\n\ncommands:\n"
+_DESCRIPTION += "\n".join(f"  {name:<11}{summary}" for name, summary in COMMANDS.items())
+_EXAMPLES = """\
+examples:
+  mpelu train --model resnet-20 --activation mpelu --epochs 5 --out runs/first
+  mpelu eval runs/first
+  mpelu reproduce table9 --scale smoke
+
+Run "mpelu COMMAND --help" for the options of a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: those of the command line if None.
+        arguments: those of the process by default.
 
     Returns:
         The exit code.
+
+    Raises:
+        SystemExit: with code 2 after an error and 130 after Ctrl-C; the error has been printed.
     """
-    parser = _Parser(
-        prog="mpelu", description="Train, inspect and reproduce the networks of the MPELU paper."
-    )
-    subparsers = parser.add_subparsers(title="commands", required=True, metavar="command")
-    for command in COMMANDS:
-        command.add(subparsers)
-    chosen = parser.parse_args(arguments)
+    handler = _catch_interrupt()
+    _prepare_output()
+    code = 1
     try:
-        return chosen.run(chosen) or 0
-    except BrokenPipeError:  # `mpelu models | head`: nobody reads on, and nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:  # before training catches it, or in another command
-        parser.exit(130, "mpelu: interrupted\n")
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        _exit("interrupted", 130)
     except UserError as error:
-        parser.exit(2, f"mpelu: error: {error}\n")
+        _exit(f"error: {error.on_command_line()}")
+    except BrokenPipeError as error:
+        if _flush():  # then it was another pipe
+            _exit(f"error: {one_line(error)}")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        parser.exit(2, f"mpelu: error: {where}{error.strerror or error}\n")
-    except RuntimeError as error:
-        if "to allocate" not in str(error):  # what torch says on any device
+        _exit(f"error: {where}{error.strerror or one_line(error)}")
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "to allocate" not in str(error):  # torch's words
             raise
-        parser.exit(2, f"mpelu: error: out of memory: {str(error).splitlines()[0]}\n")
+        _exit(f"error: out of memory: {one_line(error)}")
+    finally:
+        _flush()
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Parses the arguments and runs the subcommand.
+
+    Raises:
+        UserError: for arguments that don't fit, and from the subcommand.
+    """
+    from argparse import SUPPRESS
+    from importlib import import_module
+
+    from mpelu import __version__
+    from mpelu.lab.commands.parser import Parser
+
+    parser = Parser(
+        prog="mpelu",
+        usage="mpelu [-h] [--version] COMMAND ...",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("--version", action="version", version=f"mpelu {__version__}")
+    name = next((each for each in arguments if not each.startswith("-")), None)
+    if name is not None and name not in COMMANDS:
+        close = closest(name, COMMANDS)
+        hint = f"; did you mean {close!r}?" if close else " (see mpelu --help)"
+        raise UserError(f"unknown command {name!r}{hint}")
+    command = parser
+    if name is not None:
+        subparsers = parser.add_subparsers(prog="mpelu", help=SUPPRESS)
+        import_module(f"mpelu.lab.commands.{name}").add(subparsers)
+        command = subparsers.choices[name]
+        summary = COMMANDS[name]
+        command.description = command.description or f"{summary[0].upper()}{summary[1:]}."
+    chosen, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        command.refuse(unknown)
+    if name is None:
+        parser.print_help()
+        return 0
+    _check_packages()
+    try:
+        return chosen.run(chosen) or 0
+    except UserError as error:
+        if error.field is None or command.has_option(error.field):
+            raise
+        raise UserError(str(error)) from error  # a field that was read from a file
+
+
+def _check_packages() -> None:
+    """Raises UserError if a package that some command needs isn't installed."""
+    from importlib.util import find_spec
+
+    if any(find_spec(package) is None for package in LAB_PACKAGES):
+        raise UserError(
+            'the command line needs more packages; install them with: pip install "mpelu[lab]"'
+        )
+
+
+def _exit(message: str, code: int = 2) -> NoReturn:
+    print(f"mpelu: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _prepare_output() -> None:
+    """Makes printing safe: there are streams, and characters that can't be encoded become "?"."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the end)
+    if hasattr(sys.stdout, "reconfigure"):  # standard error never raises
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _flush() -> bool:
+    """Writes what was printed; if nobody reads it or the disk is full, drops it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+def _catch_interrupt() -> Callable[[int, FrameType | None], object] | None:
+    """Makes Ctrl-C safe during imports; returns the handler to put back."""
+    handler = signal.default_int_handler
+    if signal.getsignal(signal.SIGINT) is not handler:
+        return None  # ignored, or handled by the program that called main
+    try:
+        signal.signal(signal.SIGINT, _interrupt)
+    except ValueError:  # not in the main thread
+        return None
+    return handler
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Handles SIGINT: as usual, but an import ends the process at once.
+
+    While torch is imported, KeyboardInterrupt can be swallowed, abort the process or recurse
+    without end.
+    """
+    while frame is not None and frame.f_code is not main.__code__:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            with contextlib.suppress(OSError):
+                os.write(2, b"mpelu: interrupted\n")
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt

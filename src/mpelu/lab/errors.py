@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 _LISTED = 8
 """Up to this many choices are listed in full."""
@@ -63,12 +62,24 @@ def choose(
     if value in names:
         return
     message = f"unknown {noun or 'value'} {value!r}"
-    close = get_close_matches(value, names, n=1)
+    close = closest(value, names)
     if close:
-        message += f"; did you mean {close[0]!r}?"
+        message += f"; did you mean {close!r}?"
     if len(names) <= _LISTED:
         message += f"{'' if close else ';'} {'C' if close else 'c'}hoose {listed(names)}"
     raise UserError(f"{message} ({hint})" if hint else message, field=field)
+
+
+def closest(value: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant, if one is close.
+
+    Example:
+        >>> closest("resnet-2O", ["resnet-20", "resnet-110"])
+        'resnet-20'
+    """
+    from difflib import get_close_matches  # slow to import, and rarely needed
+
+    return next(iter(get_close_matches(value, list(names), n=1)), None)
 
 
 def listed(names: Iterable[str], conjunction: str = "or") -> str:

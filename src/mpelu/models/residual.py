@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from mpelu.models.activations import ActivationSpec, resolve
 from mpelu.models.checkpointing import run_in_segments
 from mpelu.models.checks import Images, at_least, one_of
-from mpelu.models.weights import taylor_
+from mpelu.models.weights import keep_variance_
 
 SHORTCUTS = ("A", "B", "C", "conv")
 
@@ -195,12 +195,14 @@ class Block(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.survival < 1 and self.training and _draw() >= self.survival:
-            return self.after(self.shortcut(self.before(input) if self.shared else input))
+            output: Tensor = self.after(self.shortcut(self.before(input) if self.shared else input))
+            return output
         ready = self.before(input)
         residual = self.branch(ready)
         if self.survival < 1 and not self.training:
             residual = residual * self.survival
-        return self.after(self.shortcut(ready if self.shared else input) + residual)
+        output = self.after(self.shortcut(ready if self.shared else input) + residual)
+        return output
 
     def extra_repr(self) -> str:
         parts = ["shared=True"] if self.shared else []
@@ -239,7 +241,8 @@ class ResidualNetwork(nn.Module):
             features = run_in_segments(self.blocks, features)
         else:
             features = self.blocks(features)
-        return self.classifier(self.tail(features).mean((2, 3)))
+        output: Tensor = self.classifier(self.tail(features).mean((2, 3)))
+        return output
 
 
 def blocks_per_stage(name: str, design: ResidualDesign, depth: int) -> int:
@@ -322,5 +325,5 @@ def build(
         nn.Linear(channels, num_classes),
         gradient_checkpointing=gradient_checkpointing,
     )
-    taylor_(network, activation.slope, "fan_out")
+    keep_variance_(network, activation, "fan_out")
     return network

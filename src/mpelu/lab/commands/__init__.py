@@ -1,1 +1,5 @@
-"""One module a subcommand: `add` puts it on the parser, its `run` imports what it needs."""
+"""One module per subcommand.
+
+Each has `add`, which adds its parser and options, and `run`, which imports what it needs. The
+table `mpelu.lab.cli.COMMANDS` lists them.
+"""

@@ -1,45 +1,22 @@
-"""`mpelu eval`: test error of a trained network."""
+"""`mpelu eval`: the test error of a trained network."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mpelu.lab.training.trained import TrainedNetwork
+from mpelu.lab.commands.options import add_data_dir, add_trained, load_trained, trusted
 
-WHICH = ("final", "best", "last")
-
-
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that uses a trained network."""
-    parser.add_argument("folder", type=Path, metavar="RUN", help="folder of the run")
-    parser.add_argument(
-        "--which",
-        choices=WHICH,
-        default="final",
-        help="weights at the end, of the lowest test error, or of the last checkpoint [final]",
-    )
-
-
-def restored(arguments: argparse.Namespace) -> TrainedNetwork:
-    """The network those options name; says so if it isn't that of the end."""
-    from mpelu.lab.training.trained import load_network
-
-    found = load_network(arguments.folder, arguments.which)
-    if arguments.which == "final" and found.source.parent != arguments.folder:
-        print(
-            f"{arguments.folder}: no final weights yet, so those of {found.source}", file=sys.stderr
-        )
-    return found
+_EXAMPLES = """\
+examples:
+  mpelu eval runs/first
+  mpelu eval runs/first --weights best --data-dir /mnt/data"""
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("eval", help="test a trained network")
-    add_run(parser)
-    parser.add_argument("--data-dir", metavar="DIR", help="where the data lies now [as in the run]")
+    parser = subparsers.add_parser("eval", epilog=_EXAMPLES)
+    add_trained(parser)
+    add_data_dir(parser)
     parser.set_defaults(run=run)
 
 
@@ -47,17 +24,22 @@ def run(arguments: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from mpelu.lab import data
+    from mpelu.lab.errors import plural
+    from mpelu.lab.references import check_trusted
+    from mpelu.lab.run.folder import read_config
     from mpelu.lab.training.evaluation import evaluate
     from mpelu.lab.training.trained import check_data
 
-    network = restored(arguments)
-    config = network.config
-    if arguments.data_dir is not None:
+    named = read_config(arguments.folder).references
+    check_trusted(arguments.folder, named, trusted(arguments), ("model", "activation", "data"))
+    trained = load_trained(arguments)
+    config = trained.config
+    if "data_dir" in arguments:
         config = replace(config, data_dir=arguments.data_dir)
-    dataset = data.load(config, next(network.model.parameters()).device)
+    dataset = data.load(config, trained.device)
     check_data(arguments.folder, dataset)
-    loss, error = evaluate(network.model, dataset, config)
+    loss, error = evaluate(trained.model, dataset, config)
     print(
         f"{arguments.folder}: test error {error:.2f} %, loss {loss:.4f}, "
-        f"{dataset.test_count} images of {dataset.name}"
+        f"{plural(dataset.test_count, 'image')} of {dataset.name}"
     )

@@ -6,18 +6,22 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+_EXAMPLES = """\
+examples:
+  mpelu explore
+  mpelu explore --no-open -o mpelu.html"""
+
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "explore", help="write and open a page with sliders for alpha and beta"
-    )
+    parser = subparsers.add_parser("explore", epilog=_EXAMPLES)
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
         default=Path("mpelu-explorer.html"),
         metavar="PATH",
-        help="page to write if it ends in .html, otherwise directory for it [mpelu-explorer.html]",
+        help="page to write if it ends in .html, otherwise directory for it "
+        "(default: mpelu-explorer.html)",
     )
     parser.add_argument("--no-open", action="store_true", help="don't open the page in a browser")
     parser.set_defaults(run=run)

@@ -6,38 +6,50 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.commands.options import add_config, given
+from mpelu.lab.commands.options import (
+    add_config,
+    add_data_dir,
+    add_trust,
+    add_weights,
+    given,
+    trusted,
+)
 from mpelu.lab.errors import UserError, flag
+from mpelu.lab.references import is_reference
 
-_DATA = ("data_dir",)
 _UNTRAINED = (
-    "model", "model_options", "activation", "alpha", "beta", "init", "init_mode", "data", "seed",
+    "model_options", "activation", "alpha", "beta", "init", "init_mode", "data", "seed",
 )  # fmt: skip
-WEIGHTS = ("final", "best", "last")
+_EXAMPLES = """\
+examples:
+  mpelu inspect runs/first --weights best
+  mpelu inspect --model plain-30 --activation mpelu --init exact --data digits"""
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "inspect", help="look inside a network: signal, gradients, alpha and beta by layer"
-    )
+    parser = subparsers.add_parser("inspect", epilog=_EXAMPLES)
     parser.add_argument("folder", type=Path, nargs="?", metavar="RUN", help="run folder")
+    add_weights(parser)
     parser.add_argument(
-        "--weights",
-        choices=WEIGHTS,
-        help="final weights, those with the best test error, or the last checkpoint [final]",
-    )
-    parser.add_argument(
-        "--images", type=int, default=256, metavar="N", help="number of test images [256]"
+        "--images", type=int, default=256, metavar="N", help="number of test images (default: 256)"
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help="directory for the results as JSON and PNG [the run folder; none with --model]",
+        help="directory for the results as JSON and PNG (default: the run folder; none with "
+        "--model)",
     )
     parser.add_argument("--quiet", action="store_true", help="print only errors")
-    add_config(parser, _DATA)
+    add_data_dir(parser)
+    add_trust(parser)
     untrained = parser.add_argument_group("a network before training, instead of RUN")
+    untrained.add_argument(
+        "--model",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="the network; `mpelu models` lists them",
+    )
     add_config(untrained, _UNTRAINED)
     parser.set_defaults(run=run)
 
@@ -46,8 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     fields = given(arguments)
     _check(arguments, fields)
 
-    from rich.console import Console
-
+    from mpelu.lab.commands.output import console
     from mpelu.lab.config import Config
     from mpelu.lab.inspecting import inspect_config, inspect_run
     from mpelu.lab.inspecting.tables import inspection_tables
@@ -61,13 +72,14 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.images,
             fields.get("data_dir"),
             arguments.out or arguments.folder,
+            trust=trusted(arguments),
         )
     if arguments.quiet:
         return
     print(f"{found.title}\n")
-    console = Console(highlight=False)
+    screen = console()
     for table in inspection_tables(found.values):
-        console.print(table)
+        screen.print(table)
         print()
     for path in found.files:
         print(path)
@@ -78,6 +90,8 @@ def _check(arguments: argparse.Namespace, fields: dict[str, Any]) -> None:
         raise UserError("inspect: expected RUN or --model, got neither")
     if arguments.folder is None and arguments.weights is not None:
         raise UserError("needs RUN: a network before training has no checkpoints", field="weights")
-    others = [name for name in fields if name not in _DATA]
+    others = [
+        name for name, value in fields.items() if name != "data_dir" and not is_reference(value)
+    ]
     if arguments.folder is not None and others:
         raise UserError(f"inspect: expected RUN or {flag(others[0])}, got both")

@@ -1,30 +1,34 @@
-"""`mpelu list`: the recipes and what they need."""
+"""`mpelu list`: the studies and what they need."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from mpelu.lab.commands.output import console
+
+_EXAMPLES = """\
+examples:
+  mpelu list
+  mpelu reproduce table9 --dry-run"""
+
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("list", help="list the recipes of `mpelu reproduce`")
+    parser = subparsers.add_parser("list", epilog=_EXAMPLES)
     parser.set_defaults(run=run)
 
 
 def run(_: argparse.Namespace) -> None:
-    from mpelu.lab import studies as recipes
+    from mpelu.lab import studies
+    from mpelu.lab.studies.study import SCALES
+    from mpelu.lab.tables import make_table
 
-    rows: list[tuple[str, ...]] = [
-        ("recipe", "runs: smoke", "small", "full", "data at full scale", "what it is")
-    ]
-    for name in recipes.names():
-        recipe = recipes.find(name)
-        counts = [
-            str(len(recipe.runs(recipes.Options(scale=scale))) or "-")
-            for scale in ("smoke", "small", "full")
-        ]
-        rows.append((name, *counts, recipe.needs, recipe.title))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    for row in rows:
-        fixed = "  ".join(text.ljust(width) for text, width in zip(row[:5], widths, strict=True))
-        print(f"{fixed}  {row[5]}")
+    rows = []
+    for name in studies.names():
+        study = studies.find(name)
+        counts = [len(study.runs(studies.Options(scale=scale))) for scale in SCALES]
+        rows.append((name, *(str(count or "-") for count in counts), study.needs, study.title))
+    header = ("study", *SCALES, "data", "about")
+    terminal = console()
+    terminal.print(make_table(header, rows, terminal.width, right=(1, 2, 3)))
+    terminal.print(f"\n{', '.join(SCALES)}: runs at this scale; data: needed at full scale")

@@ -1,4 +1,4 @@
-"""`mpelu predict`: what a trained network sees in an image."""
+"""`mpelu predict`: the classes a trained network finds in images."""
 
 from __future__ import annotations
 
@@ -6,34 +6,42 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.commands.eval import add_run, restored
+from mpelu.lab.commands.options import add_trained, load_trained
 from mpelu.lab.errors import UserError
+
+_EXAMPLES = """\
+examples:
+  mpelu predict runs/first cat.png
+  mpelu predict runs/first photos/*.jpg --top 1"""
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("predict", help="name what a trained network sees in images")
-    add_run(parser)
+    parser = subparsers.add_parser("predict", epilog=_EXAMPLES)
+    add_trained(parser)
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="an image file")
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="classes to show [5]")
+    parser.add_argument(
+        "--top", type=int, default=5, metavar="N", help="classes to show per image (default: 5)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.top < 1:
-        raise UserError(f"--top: expected a number >= 1, got {arguments.top}")
+        raise UserError(f"expected a number >= 1, got {arguments.top}", field="top")
+
     import torch
 
     from mpelu.lab import data
 
-    network = restored(arguments)
-    device = next(network.model.parameters()).device
-    pictures = [
-        data.read_image(path, network.config, channels=network.channels).to(device)
+    trained = load_trained(arguments)
+    images = [
+        data.read_image(path, trained.config, channels=trained.channels).to(trained.device)
         for path in arguments.images
     ]
-    for path, picture in zip(arguments.images, pictures, strict=True):
+    for path, image in zip(arguments.images, images, strict=True):
         with torch.inference_mode():
-            shares = network.model(network.preprocess(picture)).softmax(1)[0]
+            probabilities = trained.model(trained.preprocess(image)).softmax(1)[0]
         print(path)
-        for share, index in zip(*shares.topk(min(arguments.top, len(shares))), strict=True):
-            print(f"  {100 * share:5.1f} %  {network.classes[int(index)]}")
+        top = probabilities.topk(min(arguments.top, len(probabilities)))
+        for probability, index in zip(*top, strict=True):
+            print(f"  {100 * probability:5.1f} %  {trained.classes[int(index)]}")

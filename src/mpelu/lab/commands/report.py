@@ -9,9 +9,15 @@ from typing import Any
 
 from mpelu.lab.errors import plural
 
+_EXAMPLES = """\
+examples:
+  mpelu report runs
+  mpelu report runs out/reproduce -o report.html
+  mpelu report runs --serve"""
+
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("report", help="write a page that shows runs and tables")
+    parser = subparsers.add_parser("report", epilog=_EXAMPLES)
     parser.add_argument(
         "folders",
         nargs="+",
@@ -25,7 +31,8 @@ def add(subparsers: Any) -> None:
         type=Path,
         default=Path("report"),
         metavar="PATH",
-        help="page to write if it ends in .html, otherwise directory for index.html [report]",
+        help="page to write if it ends in .html, otherwise directory for index.html "
+        "(default: report)",
     )
     parser.add_argument(
         "--serve",
@@ -37,7 +44,7 @@ def add(subparsers: Any) -> None:
         type=int,
         default=8017,
         metavar="N",
-        help="port of --serve; 0 for any free port [8017]",
+        help="port of --serve; 0 for any free port (default: 8017)",
     )
     parser.set_defaults(run=run)
 

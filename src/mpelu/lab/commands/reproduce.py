@@ -1,93 +1,140 @@
-"""`mpelu reproduce`: the paper's tables and figures, run again."""
+"""`mpelu reproduce`: runs the studies of the paper again."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from mpelu.lab.errors import UserError
+from mpelu.lab.commands.output import console
+from mpelu.lab.paper import SOURCES
+from mpelu.lab.studies.study import EXECUTORS, OUT, SCALES
 
-SCALES = ("smoke", "small", "full")
-READINGS = ("paper", "code")
-EXECUTORS = ("local", "ray")
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit codes after Ctrl-C and SIGTERM."""
+_EXAMPLES = """\
+examples:
+  mpelu reproduce table9 --scale smoke
+  mpelu reproduce all --scale full --data-dir ~/data --dry-run"""
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "reproduce",
-        help="run tables and figures of the paper, and show paper and measurement side by side",
+        description="Run tables and figures of the paper, and compare with its values.\n\n"
+        "Run the same command again after an interruption: finished runs aren't\n"
+        "repeated, and interrupted ones continue.",
+        epilog=_EXAMPLES,
     )
     parser.add_argument(
-        "names", nargs="+", metavar="NAME", help="table1 ... table12, figure1 ... figure5, "
-        "convergence, lsuv, or all; `mpelu list` tells what each needs"
+        "names", nargs="+", metavar="NAME", help="a study: table1 ... table12, figure1 ... "
+        "figure5, convergence, lsuv, or all; `mpelu list` describes them"
     )  # fmt: skip
     parser.add_argument(
         "--scale", choices=SCALES, default="small",
-        help="full: the paper's setting; small: shrunk to half an hour on two cores at most; "
-        "smoke: a few steps, to see that it runs (default: small)",
+        help="full: the paper's setting; small: at most half an hour per study on two cores; "
+        "smoke: a few steps to check that everything runs (default: small)",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, help="runs of each setting (the recipe's own)")
     parser.add_argument(
-        "--reading", choices=READINGS,
-        help="what to follow where paper and published code disagree (the recipe's own)",
-    )  # fmt: skip
-    parser.add_argument("--data-dir", help="where the data lie or are downloaded to")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out/reproduce"), help="folder of the results (default: "
-        "out/reproduce); runs finished there are not repeated, interrupted ones go on",
-    )  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="print results and failures only")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="list the runs with an estimate of their time"
+        "--seeds", type=int, metavar="N", help="runs per setting (default: chosen by the study)"
     )
-    parser.add_argument("--executor", choices=EXECUTORS, default="local", help="default: local")
     parser.add_argument(
-        "--jobs",
-        type=int,
-        help="runs at a time (default: one for each core at small scale, else 1)",
+        "--follow", choices=SOURCES, help="the source to follow where the paper and its published "
+        "code disagree (default: chosen by the study)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where the data is, or where to download it"
     )
-    ray = parser.add_argument_group("executor ray")
-    ray.add_argument("--ray-address", help="of a cluster; without, one is made on this machine")
-    ray.add_argument("--cpus-per-run", type=float, default=1.0, help="default: 1")
-    ray.add_argument("--gpus-per-run", type=float, default=0.0, help="default: 0")
+    parser.add_argument(
+        "--out", type=Path, default=OUT, metavar="DIR", help=f"output directory (default: {OUT})"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print only results and failed runs")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the runs with estimated times, and exit"
+    )
+    parser.add_argument(
+        "--executor", choices=EXECUTORS, default="local",
+        help="local: processes on this machine; ray: a Ray cluster (default: local)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobs", type=int, metavar="N",
+        help="runs at a time (default: one per core at small scale, otherwise 1)",
+    )  # fmt: skip
+    ray = parser.add_argument_group("options of --executor ray")
+    ray.add_argument(
+        "--ray-address", metavar="ADDRESS", help="a running cluster (default: start one here)"
+    )
+    ray.add_argument(
+        "--cpus-per-run", type=float, default=1.0, metavar="X", help="CPUs per run (default: 1)"
+    )
+    ray.add_argument(
+        "--gpus-per-run", type=float, default=0.0, metavar="X", help="GPUs per run (default: 0)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from mpelu.lab import studies as recipes
-    from mpelu.lab.studies import estimate, recipe, runner
+    from mpelu.lab import studies
+    from mpelu.lab.studies import estimate, results, runner
 
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise UserError(f"jobs: expected a number >= 1, got {arguments.jobs}")
-    if arguments.cpus_per_run <= 0 or arguments.gpus_per_run < 0:
-        raise UserError(
-            "expected --cpus-per-run > 0 and --gpus-per-run >= 0, got "
-            f"{arguments.cpus_per_run:g} and {arguments.gpus_per_run:g}"
-        )
-    if arguments.ray_address and arguments.executor != "ray":
-        raise UserError("ray-address: expected --executor ray with it, got local")
-    names = recipes.names() if "all" in arguments.names else arguments.names
-    chosen = [recipes.find(name) for name in dict.fromkeys(names)]
-    options = recipes.Options(
+    names = studies.names() if "all" in arguments.names else arguments.names
+    chosen = [studies.find(name) for name in dict.fromkeys(names)]
+    options = studies.Options(
         scale=arguments.scale,
         seeds=arguments.seeds,
-        reading=arguments.reading,
+        follow=arguments.follow,
         data_dir=arguments.data_dir,
     )
-    recipe.check(options)
-    jobs = runner.jobs_of(arguments.jobs, arguments.scale)
-    if arguments.dry_run:
-        for line in estimate.plan_lines(chosen, options, jobs):
-            print(line, flush=True)
-        return 0
-    plan = runner.Plan(
+    execution = studies.Execution(
         out=arguments.out,
         executor=arguments.executor,
-        jobs=jobs,
-        address=arguments.ray_address,
-        cpus=arguments.cpus_per_run,
-        gpus=arguments.gpus_per_run,
-        quiet=arguments.quiet,
+        jobs=arguments.jobs,
+        ray_address=arguments.ray_address,
+        cpus_per_run=arguments.cpus_per_run,
+        gpus_per_run=arguments.gpus_per_run,
+        progress=not arguments.quiet,
     )
-    return runner.reproduce(chosen, options, plan)
+    if arguments.dry_run:
+        for line in estimate.dry_run(chosen, options, execution.jobs_at(options.scale)):
+            print(line, flush=True)
+        return 0
+    code = 0
+    events = runner.run(chosen, options, execution)
+    try:
+        with _terminable(), contextlib.closing(events):
+            for event in events:
+                if event.result is not None:
+                    results.show(event.result, console())
+                if event.is_problem or not arguments.quiet:
+                    print(event.text, flush=True)
+                code = max(code, int(event.is_problem))
+    except KeyboardInterrupt as error:
+        print("interrupted; run the same command again to continue", flush=True)
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    return code
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM. As after Ctrl-C, no process may be left behind."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Raises Terminated on SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,125 +1,191 @@
-"""`mpelu train`: a new run, or one that goes on."""
+"""`mpelu train`: starts a run, resumes it or extends it."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.commands.options import add_config, given
-from mpelu.lab.config import Config
+from mpelu.lab.commands.options import add_config, add_trust, given, trusted
+from mpelu.lab.config import FIELDS, GROUPS, Config, differing
 from mpelu.lab.errors import UserError
-from mpelu.lab.presets import PRESETS, preset
-from mpelu.lab.run.files import read_json
-from mpelu.lab.run.folder import migrate_config
+from mpelu.lab.paper import PRESETS, preset
+from mpelu.lab.references import check_trusted, is_reference
 
-EVERYDAY = (
-    "model", "data", "data_dir", "activation", "init", "epochs", "batch_size", "lr", "seed",
-)  # fmt: skip
-GROUPS = {
-    "images": (
-        "image_size", "crop", "preprocess", "augment", "train_limit", "test_limit",
-    ),
-    "network": (
-        "model_options", "alpha", "beta", "init_mode", "init_std", "linear_std",
-    ),
-    "learning": (
-        "iterations", "accumulate", "milestones", "gamma", "warmup", "warmup_lr", "momentum",
-        "nesterov", "weight_decay", "activation_lr_mult", "activation_decay_mult",
-        "beta_decay_mult", "bias_lr_mult", "bias_decay_mult", "last_lr_mult",
-    ),
-    "running": (
-        "precision", "channels_last", "compile", "gradient_checkpointing", "threads", "device",
-        "log_every", "test_every", "checkpoint_every",
-    ),
-}  # fmt: skip
+_EXAMPLES = """\
+examples:
+  mpelu train --model resnet-20 --activation mpelu --epochs 5 --out runs/first
+  mpelu train --resume runs/first --epochs 10
+  mpelu train --preset resnet-cifar --model resnet-110 --data-dir ~/data
+
+presets:
+"""
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "train",
-        help="train a network; every run can be killed and resumed",
-        description="Trains a network. In square brackets: what holds if an option isn't given.",
-        epilog="presets:\n"
-        + "\n".join(f"  {name:<22}{each.help}" for name, each in PRESETS.items()),
-        usage="mpelu train [options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train a network, resume a run that was stopped, or extend a finished one.",
+        epilog=_EXAMPLES + "\n".join(map(_preset_line, PRESETS)),
+        usage="mpelu train [options]\n       mpelu train --resume RUN [options]",
     )
-    everyday = parser.add_argument_group("everyday")
-    everyday.add_argument(
-        "--preset", metavar="NAME", help=f"settings of the paper: {', '.join(PRESETS)} [none]"
+    parser.add_argument(
+        "--preset", metavar="NAME", help="start from settings of the paper, listed below"
     )
-    add_config(everyday, EVERYDAY)
-    everyday.add_argument(
-        "--out", type=Path, metavar="RUN", help="folder of the run [runs/DATA-MODEL-...-seedN]"
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="start from the config.json of a run"
     )
-    everyday.add_argument(
-        "--resume", type=Path, metavar="RUN", help="go on with the run in this folder [none]"
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="RUN",
+        help="run folder to create (default: runs/NAME, where NAME is made from the settings)",
     )
-    everyday.add_argument("--quiet", action="store_true", help="print errors only [no]")
-    for title, names in GROUPS.items():
-        add_config(parser.add_argument_group(title), names)
-    other = parser.add_argument_group("other")
-    other.add_argument(
-        "--config", type=Path, metavar="FILE", help="config.json of a run to repeat [none]"
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="resume the run in this folder; with a higher --epochs or --iterations, extend it",
     )
-    other.add_argument(
-        "--mirror", metavar="URL", help="where to download CIFAR from [its official address]"
+    parser.add_argument(
+        "--mirror", metavar="URL", help="where to download CIFAR from (default: the official site)"
     )
-    other.add_argument("--tensorboard", action="store_true", help="write TensorBoard events [no]")
+    add_trust(parser)
+    parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events")
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
+    for group in GROUPS:
+        names = [name for name, info in FIELDS.items() if info.group == group]
+        add_config(parser.add_argument_group(group), names)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from mpelu.lab.training.display import for_terminal
-
     values = given(arguments)
-    how = {
+    if arguments.resume is not None:
+        for name in ("preset", "config", "out"):
+            if getattr(arguments, name) is not None:
+                raise UserError(
+                    "can't be combined with --resume, which continues with the settings and in "
+                    "the folder of the run",
+                    field=name,
+                )
+        config = None
+    else:
+        config = _config(arguments, values)
+
+    from mpelu.lab.training.display import for_terminal
+    from mpelu.lab.training.launch import resume, train
+
+    how: dict[str, Any] = {
         "mirror": arguments.mirror,
         "display": None if arguments.quiet else for_terminal(),
         "tensorboard": arguments.tensorboard,
     }
-    if arguments.resume is not None:
-        for name in ("preset", "config", "out"):
-            if getattr(arguments, name) is not None:
-                raise UserError(f"--resume: expected no --{name} beside it, got one")
-        from mpelu.lab.training import launch
-
-        return launch.resume(arguments.resume, changes=values, **how).exit_code
-    config = Config.from_values({**_base(arguments), **values})
-    out = arguments.out or default_out(config)
-    from mpelu.lab.training import launch
-
-    return launch.train(config, out, **how).exit_code
+    if config is None:
+        trust = trusted(arguments)
+        return resume(arguments.resume, changes=values, trust=trust, **how).exit_code
+    return train(config, arguments.out or default_directory(config), **how).exit_code
 
 
-def _base(arguments: argparse.Namespace) -> dict[str, Any]:
+def default_directory(config: Config) -> Path:
+    """Where a run goes by default. Runs of different settings go to different directories.
+
+    The name has the data set, network, activation, initialization and seed. A single other setting
+    that isn't the default is added by name, several as a hash.
+
+    Example:
+        >>> default_directory(Config(activation="mpelu", lr=0.2)).name
+        'digits-resnet-20-mpelu-lr0.2-seed0'
+        >>> default_directory(Config(activation="mpelu", lr=0.2, epochs=5)).name
+        'digits-resnet-20-mpelu-47a766fb-seed0'
+    """
+    source = config.data
+    if config.data == "folder" and config.data_dir:
+        source = Path(config.data_dir).expanduser().resolve().name or source
+    named = ("data", "model", "activation", "init", "seed")
+    others = [
+        name
+        for name in differing(config, Config(), deciding=True)
+        if name not in named and getattr(config, name) is not None
+    ]
+    detail = _in_words(config, others[0]) if len(others) == 1 else None
+    if others and detail is None:
+        length = f"{config.epochs} epochs, {config.iterations} iterations"
+        text = f"{replace(config, seed=0).fingerprint()}, {length}"
+        detail = hashlib.sha256(text.encode()).hexdigest()[:8]
+    init = None if config.init == "own" else config.init
+    parts = (source, config.model, config.activation, init, detail, f"seed{config.seed}")
+    name = "-".join(part for part in parts if part)
+    return Path("runs") / name.replace(":", ".")  # of references; Windows has no such file names
+
+
+def _preset_line(name: str) -> str:
+    return textwrap.fill(
+        PRESETS[name].help, 78, initial_indent=f"  {name:<21}", subsequent_indent=23 * " "
+    )
+
+
+def _in_words(config: Config, name: str) -> str | None:
+    """A setting as part of a file name, if it is short."""
+    value, words = getattr(config, name), name.replace("_", "-")
+    if isinstance(value, bool):
+        return words
+    if isinstance(value, (int, float)):
+        return f"{words}{value}"
+    return f"{words}-{value}" if FIELDS[name].choices else None
+
+
+def _config(arguments: argparse.Namespace, values: Mapping[str, Any]) -> Config:
+    """The config of a new run: a preset or a file, changed by the options that were given."""
     if arguments.preset is not None and arguments.config is not None:
-        raise UserError("expected --preset or --config, got both")
+        raise UserError("can't be combined with --config", field="preset")
+    base = {}
     if arguments.preset is not None:
         base = preset(arguments.preset)
-        # One length of training in place of the other.
-        if "epochs" in arguments and "iterations" in base:
-            raise UserError(
-                f"--epochs: expected --iterations with preset {arguments.preset}, whose schedule "
-                "counts iterations"
-            )
-        if "iterations" in arguments and "epochs" in base:
-            raise UserError(
-                f"--iterations: expected --epochs with preset {arguments.preset}, whose schedule "
-                "counts epochs"
-            )
+    elif arguments.config is not None:
+        base = _read(arguments.config)
+        named = {name: base[name] for name in FIELDS if is_reference(base.get(name))}
+        check_trusted(arguments.config, named, trusted(arguments))
+    try:
+        return Config.from_values({**_rescaled(base, values), **values})
+    except UserError as error:
+        if arguments.config is None or error.field in values:
+            raise
+        raise UserError(f"{arguments.config}: {error}", field="config") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from mpelu.lab.run.files import read_json
+    from mpelu.lab.run.folder import migrate_config
+
+    try:
+        return migrate_config(read_json(path))
+    except ValueError as error:
+        raise UserError(str(error), field="config") from None
+
+
+def _rescaled(base: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The base, with its schedule scaled to the given length if that has the other unit.
+
+    Milestones and warm-up keep their fractions of the run; tests are as frequent as by default.
+    A length in the base's own unit leaves the schedule as it is.
+    """
+    schedule = ("epochs", "iterations", "milestones", "warmup")
+    before = Config.from_values({name: base[name] for name in schedule if name in base})
+    unit, other = "epochs", "iterations"
+    if before.length_unit == "iteration":
+        unit, other = other, unit
+    if not base or other not in values or unit in values:
         return base
-    if arguments.config is not None:
-        try:
-            return migrate_config(read_json(arguments.config))
-        except ValueError as error:
-            raise UserError(str(error), field="config") from None
-    return {}
-
-
-def default_out(config: Config) -> Path:
-    """A folder named after what is most often varied."""
-    method = None if config.init == "own" else config.init
-    parts = (config.data, config.model, config.activation, method, f"seed{config.seed}")
-    return Path("runs") / "-".join(part for part in parts if part)
+    factor = values[other] / getattr(before, unit)
+    return {
+        **base,
+        unit: None,
+        "milestones": tuple(sorted({max(1, round(each * factor)) for each in before.milestones})),
+        "warmup": max(1, round(before.warmup * factor)) if before.warmup else 0,
+        "test_every": None,
+    }

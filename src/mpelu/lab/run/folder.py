@@ -56,6 +56,8 @@ TOP5 = "top5.json"
 
 STATES = ("running", "finished", "diverged", "interrupted", "failed")
 ENDED = ("finished", "diverged")
+WEIGHT_CHOICES = ("final", "best", "last")
+"""Which weights of a run a user can ask for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +125,12 @@ def read_config(run: Path) -> Config:
     Raises:
         UserError: if it isn't a run folder or its config isn't valid.
     """
-    return Config.from_values(read_config_values(run))
+    try:
+        return Config.from_values(read_config_values(run))
+    except UserError as error:
+        if error.field is None:
+            raise
+        raise UserError(f"{run}: {error}") from None
 
 
 def read_config_values(run: Path) -> dict[str, Any]:
@@ -143,10 +150,12 @@ def migrate_config(values: dict[str, Any]) -> dict[str, Any]:
         ValueError: for a newer schema.
     """
     schema = values.get("schema", 1)
-    if not isinstance(schema, int) or schema > SCHEMA:
+    if type(schema) is not int or schema < 1:
+        raise ValueError(f"expected a schema from 1 to {SCHEMA}, got {schema!r}")
+    if schema > SCHEMA:
         raise ValueError(
-            f"expected schema {SCHEMA} or older, got {schema!r}; a newer mpelu wrote it, so "
-            "upgrade mpelu to read it"
+            f"expected schema {SCHEMA} or older, got {schema}; a newer mpelu wrote it, so upgrade "
+            "mpelu to read it"
         )
     values = {name: value for name, value in values.items() if name != "schema"}
     if schema == 1:

@@ -1,39 +1,127 @@
-"""Every table and figure of the paper as a recipe: what to run, and what the paper says.
+"""Every table and figure of the paper as a study: what to run, and what the paper reports.
 
 Example:
-    >>> from mpelu.lab import studies as recipes
-    >>> recipes.find("table9").title
+    >>> from mpelu.lab import studies
+    >>> studies.find("table9").title
     'ReLU, ELU and MPELU in residual networks on CIFAR-10'
+    >>> (result,) = studies.reproduce("table7", scale="smoke", out="out")  # doctest: +SKIP
+    >>> result.rows[0][3].value  # doctest: +SKIP
+    47.48
 """
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mpelu.lab.errors import choose
-from mpelu.lab.studies.recipe import NamedRun, Options, Recipe
+from mpelu.lab import references
+from mpelu.lab.errors import UserError, choose
+from mpelu.lab.studies.study import OUT, Execution, NamedRun, Options, Setting, Study
 
-_FILES = {
+if TYPE_CHECKING:
+    from mpelu.lab.studies.results import Result
+
+__all__ = [
+    "Execution", "NamedRun", "Options", "Setting", "Study", "find", "names", "reproduce",
+]  # fmt: skip
+
+_MODULES = {
     **{f"table{number}": f"table{number:02}" for number in range(1, 13)},
     **{f"figure{number}": f"figure{number}" for number in range(1, 6)},
     "convergence": "convergence",
     "lsuv": "lsuv",
 }
-
-__all__ = ["NamedRun", "Options", "Recipe", "find", "names"]
+_LOG = logging.getLogger(__name__)
 
 
 def names() -> list[str]:
-    """Of all recipes: tables and figures by their number in the paper, then claims in the text."""
-    return list(_FILES)
+    """The names of all studies: tables, figures, then claims in the paper's text."""
+    return list(_MODULES)
+
+
+def find(name: str) -> Study:
+    """The study of a name, or the one that ``package.module:factory`` returns.
+
+    Raises:
+        UserError: if there is no such study.
+    """
+    if references.is_reference(name):
+        made = references.call("", name)
+        if not isinstance(made, Study):
+            raise UserError(f"{name}: expected a Study, got {type(made).__name__}")
+        return made
+    choose("", name, _MODULES, noun="study", hint="`mpelu list` lists all studies")
+    return _of_paper(name)
 
 
 @cache
-def find(name: str) -> Recipe:
-    """The recipe of a name; UserError with the closest name if there is none."""
-    choose("recipe", name, _FILES)
-    module = import_module(f"mpelu.lab.studies.paper.{_FILES[name]}")
-    recipe = module.RECIPE
-    assert isinstance(recipe, Recipe)
-    return recipe
+def _of_paper(name: str) -> Study:
+    module = import_module(f"mpelu.lab.studies.paper.{_MODULES[name]}")
+    study = module.STUDY
+    assert isinstance(study, Study)
+    return study
+
+
+def reproduce(
+    studies: str | Iterable[str],
+    *,
+    scale: str = "small",
+    seeds: int | None = None,
+    follow: str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] = OUT,
+    executor: str = "local",
+    jobs: int | None = None,
+    ray_address: str | None = None,
+    cpus_per_run: float = 1.0,
+    gpus_per_run: float = 0.0,
+    progress: bool = False,
+) -> list[Result]:
+    """Runs studies and returns their results, as `mpelu reproduce` does.
+
+    Runs that finished in an earlier call aren't repeated, and interrupted ones continue. Progress
+    is logged to the logger "mpelu.lab.studies": failed runs as warnings, all else as information.
+
+    Args:
+        studies: name or names of studies.
+        scale: "smoke", "small" or "full".
+        seeds: runs per setting; None for the study's default.
+        follow: "paper" or "code", where the two disagree; None for the study's default.
+        data_dir: where the data is, or where to download it.
+        out: directory of the results.
+        executor: "local" or "ray".
+        jobs: runs at a time; None for one per core at small scale, and otherwise one.
+        ray_address: a running Ray cluster; None to start one on this machine.
+        cpus_per_run: CPUs per run on a Ray cluster.
+        gpus_per_run: GPUs per run on a Ray cluster.
+        progress: print the progress of downloads and, where there is one run at a time, of runs.
+
+    Raises:
+        UserError: for unknown names or options, missing data, a full disk, or if a study has no
+            run that ended.
+    """
+    from mpelu.lab.studies import runner
+
+    chosen = [find(name) for name in ([studies] if isinstance(studies, str) else studies)]
+    where = None if data_dir is None else os.fspath(data_dir)
+    options = Options(scale=scale, seeds=seeds, follow=follow, data_dir=where)
+    execution = Execution(
+        out=Path(out),
+        executor=executor,
+        jobs=jobs,
+        ray_address=ray_address,
+        cpus_per_run=cpus_per_run,
+        gpus_per_run=gpus_per_run,
+        progress=progress,
+    )
+    results = []
+    for event in runner.run(chosen, options, execution):
+        _LOG.log(logging.WARNING if event.is_problem else logging.INFO, event.text)
+        if event.result is not None:
+            results.append(event.result)
+    return results

@@ -1,71 +1,64 @@
-"""How a config differs from the paper's, in words: what was shrunk, with nothing forgotten."""
+"""How a config differs from the paper's, in words: what was scaled down, with nothing left out."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
-from mpelu.lab.config import Config
-from mpelu.lab.data.registry import find
+from mpelu.lab.config import FIELDS, Config, differing, label
+from mpelu.lab.data import registry
+from mpelu.lab.errors import plural
 
-_NO_MATTER = {
-    "data_dir", "seed", "threads", "device", "log_every", "test_every", "checkpoint_every",
-    "gradient_checkpointing",
-}  # fmt: skip
-_WORDS = {
-    "image_size": "images of",
-    "crop": "crop of",
-    "batch_size": "batch of",
-    "lr": "learning rate",
-    "milestones": "learning rate falls after",
-    "model": "network",
-}
-_OWN = "the network's own"
+_UNMENTIONED = {"seed", "log_every", "test_every", "gradient_checkpointing"}
+"""Fields that bits or logs depend on, but not the experiment."""
 
 
-def differences(full: Config, actual: Config) -> tuple[str, ...]:
-    """A text for each field that was changed, besides those that only say how to run.
+def differences(full: Config, scaled: Config) -> tuple[str, ...]:
+    """A phrase for each field that differs and matters to the experiment, the length first.
 
     Example:
         >>> differences(Config(epochs=200), Config(epochs=3, train_limit=100))
-        ('3 epochs in place of 200', 'the first 100 training images')
+        ('3 epochs instead of 200', 'only the first 100 training images')
     """
-    texts = []
-    for each in fields(Config):
-        old, new = getattr(full, each.name), getattr(actual, each.name)
-        if old != new and each.name not in _NO_MATTER:
-            texts.extend(_text(each.name, old, new))
-    order = ("iterations", "epochs")
-    return tuple(sorted(texts, key=lambda text: not any(word in text for word in order)))
+    names = [name for name in differing(full, scaled, deciding=True) if name not in _UNMENTIONED]
+    names.sort(key=lambda name: not FIELDS[name].is_length)
+    phrases = []
+    for name in names:
+        phrases += _phrases(name, full, scaled)
+    return tuple(phrases)
 
 
-def _text(name: str, old: Any, new: Any) -> list[str]:
+def _phrases(name: str, full: Config, scaled: Config) -> list[str]:
+    old, new = getattr(full, name), getattr(scaled, name)
     if name == "data":
-        return [f"{find(new).label} in place of {find(old).label}"]
-    if name in ("epochs", "iterations"):
-        if new is None:
+        return [f"{registry.find(new).label} instead of {registry.find(old).label}"]
+    if FIELDS[name].is_length:
+        if new is None:  # the field that replaces it says how long
             return []
-        return [f"{new} {name}" + ("" if old is None else f" in place of {old}")]
+        instead = "" if old is None else f" instead of {_shown(old)}"
+        return [plural(new, name.removesuffix("s")) + instead]
     if name in ("train_limit", "test_limit"):
-        kind = "training" if name == "train_limit" else "test"
-        return [f"all {kind} images" if new is None else f"the first {new} {kind} images"]
+        return [f"all {label(name)}" if new is None else f"only the first {new:,} {label(name)}"]
     if name == "model_options":
         return [
-            f"{option} {_shown(new.get(option, _OWN))} in place of {_shown(old.get(option, _OWN))}"
+            f"{option} {_shown(new.get(option))} instead of {_shown(old.get(option))}"
             for option in sorted({*old, *new})
-            if old.get(option, _OWN) != new.get(option, _OWN)
+            if old.get(option) != new.get(option)
         ]
     if name == "model":
         (family, _, depth), (other, _, was) = new.rpartition("-"), old.rpartition("-")
         if family and family == other:
-            return [f"{depth} layers in place of {was}"]
-    words = _WORDS.get(name, name.replace("_", " "))
-    return [f"{words} {_shown(new)} in place of {_shown(old)}"]
+            return [f"{depth} layers instead of {was}"]
+    if name in ("image_size", "crop"):
+        index = ("image_size", "crop").index(name)
+        old, new = (registry.image_sizes(each)[index] for each in (full, scaled))
+    return [] if old == new else [f"{label(name)} {_shown(new)} instead of {_shown(old)}"]
 
 
 def _shown(value: Any) -> str:
     if value is None:
-        return "their own size"
+        return "the default"
     if isinstance(value, tuple):
-        return ", ".join(str(each) for each in value) or "never"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return " and ".join(_shown(each) for each in value) or "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

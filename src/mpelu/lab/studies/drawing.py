@@ -7,20 +7,20 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpelu.lab.studies.result import Plot
+from mpelu.lab.studies.results import Plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Colours that remain apart for colour-blind readers (Okabe and Ito), and line styles besides.
+# Colors that color-blind readers can tell apart (Okabe and Ito), combined with line styles.
 COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":")
 _MOST_INSIDE = 6
-"""Lines whose legend has room between them."""
+"""Up to this many lines, the legend fits inside the plot."""
 
 
 def save(figure: Figure, folder: Path, name: str) -> tuple[str, str]:
-    """NAME.png and NAME.pdf; returns their names."""
+    """Writes NAME.png and NAME.pdf; returns their names."""
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.png", dpi=130)
     figure.savefig(folder / f"{name}.pdf")
@@ -28,10 +28,10 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[str, str]:
 
 
 def draw(plots: Sequence[Plot], folder: Path, name: str = "figure") -> tuple[str, ...]:
-    """All plots side by side in one figure; none without plots."""
+    """Draws all plots side by side into one figure; returns the names of its files."""
     if not plots:
         return ()
-    # Not through pyplot: it would choose a window system and keep every figure.
+    # pyplot would choose a window system and keep every figure in memory.
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.ticker import MaxNLocator
@@ -53,7 +53,7 @@ def draw(plots: Sequence[Plot], folder: Path, name: str = "figure") -> tuple[str
         axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
         axes.grid(color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # steps, or layers
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # they count steps or layers
         if len(plot.series) > _MOST_INSIDE:
             axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
         elif plot.series:

@@ -1,4 +1,4 @@
-"""How long runs would take, from a few measured steps."""
+"""How long runs would take, from a few measured steps on random images. No data is needed."""
 
 from __future__ import annotations
 
@@ -9,111 +9,122 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from mpelu.lab.config import Config
-from mpelu.lab.data.registry import find, image_sizes
-from mpelu.lab.studies.recipe import NamedRun, Options, Recipe
+from mpelu.lab.config import FIELDS, Config
+from mpelu.lab.data import registry
+from mpelu.lab.errors import plural
+from mpelu.lab.studies.study import NamedRun, Options, Study
 
 SAMPLE = 16
-"""Images in a measured step; time is taken to grow with their number."""
+"""Images in a measured step. The time is assumed to be proportional to their number."""
 _STEPS = 3
 _ENOUGH = 5.0
 """Seconds after which no further step is measured."""
 
+Step = Callable[[], None]
+
 
 class Cost(NamedTuple):
-    """Seconds an image."""
+    """Seconds per image."""
 
     training: float
     testing: float
 
 
-def plan_lines(recipes: Sequence[Recipe], options: Options, jobs: int) -> Iterator[str]:
-    """What would be run and how long it would take, for --dry-run; each line once it is known."""
+def dry_run(studies: Sequence[Study], options: Options, jobs: int) -> Iterator[str]:
+    """Yields lines that say what would be run and how long it would take, as they are known.
+
+    Args:
+        studies: the studies.
+        options: which of their runs.
+        jobs: runs at a time.
+    """
     everything = 0.0
-    for recipe in recipes:
-        named = recipe.runs(options)
+    for study in studies:
+        named = study.runs(options)
         if not named:
-            yield f"{recipe.name}, {options.scale}: nothing is trained; some minutes at most"
+            yield f"{study.name}, {options.scale}: trains nothing; takes a few minutes at most"
             continue
         times = seconds(named, threads=max(1, (os.cpu_count() or 1) // jobs))
         total = max(sum(times.values()) / jobs, *times.values())
         everything += total
         yield (
-            f"{recipe.name}, {options.scale}: {len(named)} runs, {shown(total)} "
+            f"{study.name}, {options.scale}: {plural(len(named), 'run')}, {duration(total)} "
             f"with {jobs} at a time"
         )
-        yield from (f"  {shown(times[run.name]):>9}  {run.name}" for run in named)
+        yield from (f"  {duration(times[run.name]):>9}  {run.name}" for run in named)
     yield (
-        f"all: {shown(everything)} on this machine ({os.cpu_count()} cores), estimated "
-        f"from a few steps of at most {SAMPLE} images"
+        f"total: {duration(everything)} on this machine ({plural(os.cpu_count() or 1, 'core')}), "
+        f"estimated from a few steps with at most {SAMPLE} images"
     )
 
 
 def seconds(runs: Sequence[NamedRun], threads: int) -> dict[str, float]:
-    """Seconds each run would take on this machine, by its name; networks alike count once.
-
-    Data are made up, so none are needed.
+    """The seconds each run would take on this machine, by name. Equal networks are measured once.
 
     Args:
-        runs: to be estimated.
-        threads: that each would have.
+        runs: the runs.
+        threads: CPU threads per run.
     """
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return _seconds(runs)
+        costs: dict[str, Cost] = {}
+        found = {}
+        for run in runs:
+            key = str(_what_costs(run.config))
+            if key not in costs:
+                costs[key] = measure(run.config)
+            found[run.name] = _total(run.config, costs[key])
+        return found
     finally:
         torch.set_num_threads(before)
 
 
-def _seconds(runs: Sequence[NamedRun]) -> dict[str, float]:
-    costs: dict[str, Cost] = {}
-    found = {}
-    for run in runs:
-        key = str(_what_costs(run.config))
-        if key not in costs:
-            costs[key] = measure(run.config)
-        found[run.name] = _total(run.config, costs[key])
-    return found
-
-
-def _what_costs(config: Config) -> Config:
-    """The config with what doesn't change the time of a step left out."""
-    return Config(
-        data=config.data,
-        image_size=config.image_size,
-        crop=config.crop,
-        model=config.model,
-        model_options=config.model_options,
-        activation=config.activation,
-        precision=config.precision,
-        gradient_checkpointing=config.gradient_checkpointing,
-        batch_size=config.batch_size,
-    )
+def _what_costs(config: Config) -> dict[str, object]:
+    """The fields that the time of a step depends on."""
+    return {name: getattr(config, name) for name, info in FIELDS.items() if info.costs}
 
 
 def measure(config: Config) -> Cost:
-    """Time of a few steps on noise: forward, backward and update, and forward alone."""
+    """Measures a few steps."""
+    count = min(SAMPLE, config.batch_size)
+    train, test = steps_on_noise(config, count)
+    return Cost(_fastest(train) / count, _fastest(test) / count)
+
+
+def steps_on_noise(config: Config, batch_size: int) -> tuple[Step, Step]:
+    """Functions that do a training step and a test step on random images.
+
+    They run on the GPU if there is one.
+
+    Args:
+        config: the run.
+        batch_size: number of images, all of them the same in every step.
+    """
     import torch
     from torch.nn.functional import cross_entropy
 
     from mpelu.lab.training import network
     from mpelu.lab.training.optimizers import build_optimizer
 
-    classes, channels = find(config.data).num_classes, find(config.data).channels
-    _, side = image_sizes(config)
-    count = min(SAMPLE, config.batch_size)
+    info = registry.find(config.data)
+    _, size = registry.image_sizes(config)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    # Any initialization costs the same afterwards, and some need data to begin with.
-    model = network.build(replace(config, init="own", linear_std=None), classes, channels, side)
-    sgd = build_optimizer(model, config, channels, side)
+    # Every initialization makes steps equally fast, and some need data.
+    chosen = replace(config, init="own", linear_std=None)
+    model = network.build(chosen, info.num_classes, info.channels, size)
+    sgd = build_optimizer(model, config, info.channels, size)
     model.to(device)
-    images = torch.randn(count, channels, side, side, device=device)
-    labels = torch.zeros(count, dtype=torch.long, device=device)
+    generator = torch.Generator().manual_seed(0)
+    shape = (batch_size, info.channels, size, size)
+    images = torch.randn(shape, generator=generator).to(device)
+    labels = torch.randint(0, info.num_classes, (batch_size,), generator=generator).to(device)
 
     def train() -> None:
+        if not model.training:
+            model.train()
         sgd.zero_grad()
         output = model(images)
         loss = cross_entropy(output[0] if isinstance(output, tuple) else output, labels)
@@ -123,16 +134,15 @@ def measure(config: Config) -> Cost:
 
     @torch.no_grad()
     def test() -> None:
-        output = model(images)
-        (output[0] if isinstance(output, tuple) else output)[0, 0].item()
+        if model.training:
+            model.eval()
+        model(images)[0, 0].item()
 
-    training = _fastest(train)
-    model.eval()
-    return Cost(training / count, _fastest(test) / count)
+    return train, test
 
 
-def _fastest(step: Callable[[], None]) -> float:
-    """Of a few steps after a first, which also prepares what is kept for the others."""
+def _fastest(step: Step) -> float:
+    """Seconds of the fastest of a few steps. The first one also allocates memory."""
     begun = time.perf_counter()
     best = math.inf
     for _ in range(1 + _STEPS):
@@ -145,26 +155,26 @@ def _fastest(step: Callable[[], None]) -> float:
     return best
 
 
-def shown(duration: float) -> str:
-    """Seconds in words.
+def duration(seconds: float) -> str:
+    """A duration in words.
 
     Example:
-        >>> shown(8.2), shown(600), shown(7200), shown(3e6)
+        >>> duration(8.2), duration(600), duration(7200), duration(3e6)
         ('8 s', '10 min', '2.0 h', '34.7 days')
     """
-    if duration < 90:
-        return f"{duration:.0f} s"
-    if duration < 5400:
-        return f"{duration / 60:.0f} min"
-    if duration < 2 * 86400:
-        return f"{duration / 3600:.1f} h"
-    return f"{duration / 86400:.1f} days"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 2 * 86400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
 
 
 def _total(config: Config, cost: Cost) -> float:
-    data = find(config.data)
-    train_count = min(data.train_count, config.train_limit or data.train_count)
-    test_count = min(data.test_count, config.test_limit or data.test_count)
+    info = registry.find(config.data)
+    train_count = min(info.train_count, config.train_limit or info.train_count)
+    test_count = min(info.test_count, config.test_limit or info.test_count)
     if config.iterations is None:
         assert config.epochs is not None
         images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_interval)

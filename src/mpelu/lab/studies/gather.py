@@ -1,9 +1,9 @@
-"""The runs of a recipe as their folders tell, and what was left out."""
+"""The runs of a study as found in their folders, and what is left out."""
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +11,27 @@ from mpelu.lab.config import Config, differing
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import folder as runs
 from mpelu.lab.run.folder import Run
-from mpelu.lab.studies.recipe import NamedRun, Options, Recipe, Shrunk
+from mpelu.lab.run.metrics import METRICS
+from mpelu.lab.studies.study import NamedRun, Options, ScaledSetting, Study
 
-ENDED = ("finished", "diverged")
+RUNS = "runs"
+"""The directory of run folders inside that of a study."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundRun:
+    """What was found in the folder of a run."""
+
+    state: str
+    """new, unfinished, ended, or foreign if the folder holds something else or is damaged."""
+    run: Run | None = None
+    reason: str = ""
+    """Why the run doesn't count yet, or never will; empty for "ended"."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A run that came to an end."""
+class EndedRun:
+    """A run that finished or diverged."""
 
     named: NamedRun
     run: Run
@@ -27,52 +40,56 @@ class Kept:
     def diverged(self) -> bool:
         return self.run.status.get("state") == "diverged"
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A setting with its runs."""
-
-    shrunk: Shrunk
-    kept: tuple[Kept, ...]
+    @property
+    def num_classes(self) -> int:
+        return len(self.run.data["classes"])
 
 
 @dataclass(frozen=True, slots=True)
+class SettingRuns:
+    """A setting with its runs that ended."""
+
+    scaled: ScaledSetting
+    ended: tuple[EndedRun, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gathered:
-    """All settings of a recipe, in order."""
+    """All that the result of a study is made from."""
 
-    rows: tuple[Row, ...]
+    study: Study
+    options: Options
+    folder: Path
+    """The study's directory."""
+    rows: tuple[SettingRuns, ...]
+    """All settings, in order."""
     left_out: tuple[str, ...]
     """Folders and runs that don't count, with the reason, a line each."""
 
-    def kept(self) -> list[Kept]:
-        return [each for row in self.rows for each in row.kept]
+    def ended(self) -> list[EndedRun]:
+        return [each for row in self.rows for each in row.ended]
 
 
-def state(named: NamedRun, folder: Path) -> tuple[str, str]:
-    """What there is of a run.
-
-    Args:
-        named: the run.
-        folder: its folder.
-
-    Returns:
-        "new", "finished", "diverged", "unfinished" or "foreign", and for the last what is wrong.
-    """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return "new", ""
+def examine(named: NamedRun, path: Path) -> FoundRun:
+    """Reads the folder of a run and says what it is."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return FoundRun(state="new", reason="not run")
     try:
-        run = runs.read(folder)
-        found = Config.from_values(run.config)
+        run = runs.read(path)
+        config = Config.from_values(run.config)
     except (UserError, OSError) as error:
-        return "foreign", str(error).removeprefix(f"{folder}: ")
-    other = differing(found, named.config, deciding=True)
-    if other:
-        return "foreign", f"another run's config: {other[0]}"
-    ended = run.status.get("state")
-    if ended not in ENDED:
-        return "unfinished", ""
+        return FoundRun(state="foreign", reason=str(error).removeprefix(f"{path}: "))
+    different = differing(config, named.config, deciding=True)
+    if different:
+        name = different[0]
+        found, expected = getattr(config, name), getattr(named.config, name)
+        reason = f"a run with other settings: {name} is {found!r}, expected {expected!r}"
+        return FoundRun(state="foreign", reason=reason)
+    if run.status.get("state") not in runs.ENDED:
+        message = run.status.get("message") or run.status.get("state", "not started")
+        return FoundRun(state="unfinished", run=run, reason=f"unfinished: {message}")
     damage = _damage(run)
-    return ("foreign", damage) if damage else (ended, "")
+    return FoundRun(state="foreign" if damage else "ended", run=run, reason=damage)
 
 
 def _damage(run: Run) -> str:
@@ -80,14 +97,12 @@ def _damage(run: Run) -> str:
     if run.status["state"] == "finished":
         for name in ("test_error", "best_error"):
             if not is_number(run.status.get(name)):
-                got = run.status.get(name)
-                return f"status.json: expected {name} as a number, got {got!r}"
+                return f"{runs.STATUS}: expected a number for {name}, got {run.status.get(name)!r}"
         if not run.tests:
-            return "metrics.jsonl: expected the tests of a finished run, got none"
-    try:
-        classes(run.path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"data.json can't be read: {type(error).__name__}: {error}"
+            return f"{METRICS}: expected the tests of a finished run, got none"
+    classes = run.data.get("classes")
+    if not isinstance(classes, list) or not classes:
+        return f"{runs.DATA}: expected a list of classes, got {classes!r}"
     return ""
 
 
@@ -95,45 +110,39 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def classes(run: Path) -> int:
-    """Number of classes of a run's data."""
-    return len(json.loads((run / "data.json").read_text())["classes"])
-
-
-def gather(recipe: Recipe, options: Options, folder: Path) -> Gathered:
-    """Reads the run folders of a recipe.
+def gather(
+    study: Study, options: Options, folder: Path, found: Mapping[str, FoundRun] | None = None
+) -> Gathered:
+    """Collects the runs of a study.
 
     Args:
-        recipe: whose runs.
-        options: which of them.
-        folder: of the recipe, with runs/ below.
+        study: the study.
+        options: which of its runs.
+        folder: the study's directory.
+        found: what `examine` found, by name of the run; None to read the folders.
     """
-    named = recipe.runs(options)
-    kept: dict[str, list[Kept]] = {}
+    named = study.runs(options)
+    if found is None:
+        found = {each.name: examine(each, folder / RUNS / each.name) for each in named}
+    ended: dict[str, list[EndedRun]] = {}
     left_out = []
     for each in named:
-        path = folder / "runs" / each.name
-        found, reason = state(each, path)
-        if found in ENDED:
-            kept.setdefault(each.setting, []).append(Kept(each, runs.read(path)))
-        elif found == "foreign":
-            left_out.append(f"{path}: {reason}")
-        elif found == "unfinished":
-            run = runs.read(path)
-            message = run.status.get("message") or run.status.get("state", "not begun")
-            left_out.append(f"{path}: unfinished, {message}")
+        there = found[each.name]
+        if there.state == "ended":
+            assert there.run is not None
+            ended.setdefault(each.setting, []).append(EndedRun(each, there.run))
         else:
-            left_out.append(f"{path}: not run")
-    expected = {each.name for each in named}
-    there = sorted((folder / "runs").iterdir()) if (folder / "runs").is_dir() else []
+            left_out.append(f"{folder / RUNS / each.name}: {there.reason}")
+    others = sorted((folder / RUNS).iterdir()) if (folder / RUNS).is_dir() else []
     left_out += [
-        f"{path}: not a run of this recipe with these options"
-        for path in there
-        if path.is_dir() and path.name not in expected
+        f"{path}: not a run of this study with these options"
+        for path in others
+        if path.is_dir() and path.name not in found
+    ]
+    rows = [
+        SettingRuns(each, tuple(ended.get(each.setting.name, ())))
+        for each in study.at_scale(options)
     ]
     return Gathered(
-        tuple(
-            Row(each, tuple(kept.get(each.setting.name, ()))) for each in recipe.at_scale(options)
-        ),
-        tuple(left_out),
+        study=study, options=options, folder=folder, rows=tuple(rows), left_out=tuple(left_out)
     )

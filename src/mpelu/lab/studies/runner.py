@@ -1,110 +1,79 @@
-"""From recipes to runs and from runs to results."""
+"""From studies to runs, and from runs to results."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 from mpelu.lab.config import Config
-from mpelu.lab.errors import UserError
-from mpelu.lab.studies import executor_local, executor_ray, summary, tables
-from mpelu.lab.studies.gather import ENDED, state
-from mpelu.lab.studies.recipe import NamedRun, Options, Recipe, check
-from mpelu.lab.studies.result import Result
-from mpelu.lab.studies.work import Done, Job, is_full
-
-EXECUTORS = ("local", "ray")
-INTERRUPTED, TERMINATED = 130, 143
+from mpelu.lab.errors import UserError, plural
+from mpelu.lab.studies import executors, results, summary
+from mpelu.lab.studies.gather import RUNS, FoundRun, Gathered, examine, gather
+from mpelu.lab.studies.job import Job, JobOutcome, is_full
+from mpelu.lab.studies.results import Result
+from mpelu.lab.studies.study import Execution, NamedRun, Options, Study
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """Where and how runs are run."""
+class StudyEvent:
+    """Something that happened while studies ran."""
 
-    out: Path
-    executor: str = "local"
-    jobs: int = 1
-    address: str | None = None
-    cpus: float = 1
-    gpus: float = 0
-    quiet: bool = False
+    text: str
+    """A line to show."""
+    is_problem: bool = False
+    """Whether a run failed or was left out."""
+    result: Result | None = None
+    """The result of a study, once it is written."""
 
 
-def reproduce(chosen: Sequence[Recipe], options: Options, plan: Plan) -> int:
-    """Runs what isn't finished of each recipe, and writes and shows its result.
+def run(
+    studies: Sequence[Study], options: Options, execution: Execution
+) -> Generator[StudyEvent, None, None]:
+    """Executes the runs of each study that haven't ended, and writes its result.
+
+    Nothing is printed. Closing the generator stops all runs after their step, as Ctrl-C does.
 
     Args:
-        chosen: the recipes.
-        options: scale, seeds, reading and data.
-        plan: where and how.
+        studies: the studies, in order.
+        options: scale, seeds, source and data.
+        execution: where and how.
 
-    Returns:
-        The exit code: 0, 1 if a run failed or was left out, 130 after Ctrl-C, 143 after SIGTERM.
+    Yields:
+        What happened, as it happens.
 
     Raises:
-        UserError: for options no recipe can have, missing data or a full disk; at the end, for
-            recipes without a single run to show.
+        UserError: for missing data, before anything is written; for a full disk; and at the end,
+            for studies without a run that ended.
     """
-    check(options)
-    if plan.executor == "ray":
-        executor_ray.load()
-    for recipe in chosen:
-        _check_data(recipe, options)
-    code = 0
+    if execution.executor == "ray":
+        executors.load_ray()
+    for study in studies:
+        _check_data(study, options, execution.progress)
     empty = []
-    with _terminable():
-        for recipe in chosen:
-            try:
-                code = max(code, _one(recipe, options, plan))
-            except KeyboardInterrupt as error:
-                print("interrupted; the same command goes on from here", flush=True)
-                return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
-            except OSError as error:
-                if is_full(error):
-                    raise _full(plan.out, str(error)) from error
-                raise UserError(f"{plan.out}: expected to write there, got {error}") from error
-            except summary.NoRuns as error:  # the other recipes may fare better
-                empty.append(str(error))
+    for study in studies:
+        try:
+            yield from _run(study, options, execution)
+        except OSError as error:
+            if is_full(error):
+                raise _no_space(execution.out, str(error)) from error
+            raise UserError(f"can't write to {execution.out}: {error}", field="out") from error
+        except summary.NoRuns as error:  # other studies may have some
+            empty.append(str(error))
     if empty:
         raise UserError("; ".join(empty))
-    return code
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which is to leave no process behind either."""
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _check_data(recipe: Recipe, options: Options) -> None:
-    """Data are found, or fetched, before anything is run or written."""
+def _check_data(study: Study, options: Options, progress: bool) -> None:
+    """Finds or downloads the data, before anything is run or written."""
     import torch
 
     from mpelu.lab import data
     from mpelu.lab.training.display import show_download
 
-    configs = [run.config for run in recipe.runs(replace(options, seeds=1))]
-    configs += recipe.looks_at(options)
+    configs = [each.config for each in study.runs(replace(options, seeds=1))]
+    configs += study.inspects(options)
     for config in {each.data: each for each in configs}.values():
         few = Config(
             data=config.data,
@@ -113,104 +82,88 @@ def _check_data(recipe: Recipe, options: Options) -> None:
             train_limit=1,
             test_limit=1,
         )
-        data.load(few, torch.device("cpu"), download=True, progress=show_download)
+        shown = show_download if progress else None
+        data.load(few, torch.device("cpu"), download=True, progress=shown)
 
 
-def _one(recipe: Recipe, options: Options, plan: Plan) -> int:
-    folder = plan.out / recipe.folder(options)
-    named = recipe.runs(options)
-    jobs, foreign = _sort(named, folder, plan)
-    say: Callable[[str], None] = (lambda text: None) if plan.quiet else _print
-    failures = len(foreign)
-    for text in foreign:
-        _print(f"left out: {text}")
-    if jobs:
-        (folder / "runs").mkdir(parents=True, exist_ok=True)  # now, not in every run
+def _run(study: Study, options: Options, execution: Execution) -> Iterator[StudyEvent]:
+    folder = execution.out / study.folder(options)
+    named = {each.name: each for each in study.runs(options)}
+    found = {name: examine(each, folder / RUNS / name) for name, each in named.items()}
+    for name, each in found.items():
+        if each.state == "foreign":
+            text = f"left out: {folder / RUNS / name}: {each.reason}"
+            yield StudyEvent(text=text, is_problem=True)
+    jobs = [_job(named[name], folder) for name in named if _is_due(found[name])]
     if named:
-        skipped = len(named) - len(jobs) - len(foreign)
-        before = f", {skipped} done before" if skipped else ""
-        say(f"{recipe.name}, {options.scale}: {len(jobs)} runs{before}")
-    failures += _execute(recipe, options, plan, jobs, say)
-    result = summarize(recipe, options, folder)
-    tables.write(result, folder)
-    tables.show(result)
-    say(f"written to {folder}")
-    return 1 if failures else 0
+        ended = sum(each.state == "ended" for each in found.values())
+        before = f", {ended} finished before" if ended else ""
+        yield StudyEvent(text=f"{study.name}, {options.scale}: {plural(len(jobs), 'run')}{before}")
+    if jobs:
+        (folder / RUNS).mkdir(parents=True, exist_ok=True)  # fails here rather than in every run
+        yield from _execute(study, options, execution, jobs)
+    # Each folder is read once: those of finished runs above, the others now.
+    found |= {job.name: examine(named[job.name], folder / RUNS / job.name) for job in jobs}
+    result = _summarize(gather(study, options, folder, found))
+    results.write(result, folder)
+    yield StudyEvent(text=f"written to {folder}", result=result)
 
 
-def _sort(named: Sequence[NamedRun], folder: Path, plan: Plan) -> tuple[list[Job], list[str]]:
-    """What is to be run, and which folders stand in the way."""
-    jobs, foreign = [], []
-    for run in named:
-        path = folder / "runs" / run.name
-        found, reason = state(run, path)
-        if found == "foreign":
-            foreign.append(f"{path}: {reason}")
-        elif found not in ENDED:
-            jobs.append(Job(name=run.name, config=run.config, folder=str(path.resolve())))
-    return jobs, foreign
+def _is_due(found: FoundRun) -> bool:
+    return found.state in ("new", "unfinished")
+
+
+def _job(named: NamedRun, folder: Path) -> Job:
+    path = folder / RUNS / named.name
+    return Job(name=named.name, config=named.config, folder=str(path.resolve()))
 
 
 def _execute(
-    recipe: Recipe,
-    options: Options,
-    plan: Plan,
-    jobs: Sequence[Job],
-    say: Callable[[str], None],
-) -> int:
-    """Runs the jobs; returns how many failed."""
-    failures = 0
-    if not jobs:
-        return failures
-    with contextlib.closing(_executor(options, plan, jobs)) as ended:
-        for count, done in enumerate(ended, 1):
-            if done.state == "interrupted":
+    study: Study, options: Options, execution: Execution, jobs: Sequence[Job]
+) -> Iterator[StudyEvent]:
+    with contextlib.closing(_executor(options, execution, jobs)) as outcomes:
+        for count, outcome in enumerate(outcomes, 1):
+            if outcome.state == "interrupted":
                 raise KeyboardInterrupt
-            if done.state == "full":
-                raise _full(plan.out, done.message)
-            text = f"{recipe.name} {count}/{len(jobs)} {done.name}: {done.message}"
-            if done.state == "failed":
-                failures += 1
-                _print(f"{recipe.name} {count}/{len(jobs)} {done.name} failed: {done.message}")
-            else:
-                say(text)
-    return failures
+            if outcome.state == "full":
+                raise _no_space(execution.out, outcome.message)
+            is_problem = outcome.state == "failed"
+            verdict = " failed" if is_problem else ""
+            text = f"{study.name} {count}/{len(jobs)} {outcome.name}{verdict}: {outcome.message}"
+            yield StudyEvent(text=text, is_problem=is_problem)
 
 
-def _executor(options: Options, plan: Plan, jobs: Sequence[Job]) -> Generator[Done, None, None]:
-    if plan.executor == "ray":
-        return executor_ray.distribute(
-            jobs, address=plan.address, cpus=plan.cpus, gpus=plan.gpus, workers=plan.jobs
+def _executor(
+    options: Options, execution: Execution, jobs: Sequence[Job]
+) -> Generator[JobOutcome, None, None]:
+    at_a_time = execution.jobs_at(options.scale)
+    if execution.executor == "ray":
+        return executors.ray(
+            jobs,
+            address=execution.ray_address,
+            cpus=execution.cpus_per_run,
+            gpus=execution.gpus_per_run,
+            workers=at_a_time,
         )
-    if options.scale == "smoke" and plan.jobs == 1:
-        return executor_local.inline(jobs)
-    # Several at a time would write over each other's progress.
-    return executor_local.pool(jobs, processes=plan.jobs, quiet=plan.quiet or plan.jobs > 1)
+    if options.is_smoke and at_a_time == 1:
+        return executors.inline(jobs)
+    # The progress of several runs would be mixed up.
+    progress = execution.progress and at_a_time == 1
+    return executors.local(jobs, processes=at_a_time, progress=progress)
 
 
-def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
-    """The result as the recipe makes it, with its plots drawn."""
+def _summarize(gathered: Gathered) -> Result:
+    """The result as the study makes it, with its plots drawn."""
+    from mpelu.lab import environment
     from mpelu.lab.studies import drawing
 
-    make = recipe.summarize or summary.table
-    result = make(recipe, options, folder)
-    if result.figures or not result.plots:
-        return result
-    return replace(result, figures=drawing.draw(result.plots, folder))
+    result = (gathered.study.summarize or summary.table)(gathered)
+    figures = result.figures or drawing.draw(result.plots, gathered.folder)
+    return replace(result, figures=figures, environment=environment.describe_machine())
 
 
-def jobs_of(given: int | None, scale: str) -> int:
-    """Runs at a time: the number given, or one for each core at small scale, where networks are too
-    small for several cores to help each other; otherwise one."""
-    return given or ((os.cpu_count() or 1) if scale == "small" else 1)
-
-
-def _full(out: Path, message: str) -> UserError:
+def _no_space(out: Path, message: str) -> UserError:
     return UserError(
-        f"{out}: no space left ({message}); finished runs are kept, and the same command goes on "
-        "once there is room"
+        f"{out}: no space left ({message}); finished runs are kept, so free some space and run "
+        "the same command again to continue"
     )
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)

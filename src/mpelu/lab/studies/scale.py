@@ -1,4 +1,4 @@
-"""How recipes shrink: one function for each family of networks."""
+"""How studies are scaled down: one function per family of networks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SMOKE: dict[str, Any] = {
     "iterations": 3,
     "milestones": (2,),
     "warmup": 0,
-    "test_every": 3,
+    "test_every": None,
     "log_every": 1,
     "threads": 1,
 }
-"""A few steps on the embedded digits: shows that everything runs, and nothing else."""
+"""A few steps on the digits data set. It shows that everything runs, and nothing else."""
 
 
 def nin(config: Config, scale: str) -> Config:
-    """Half the side of the images, a fraction of the steps."""
+    """Images of half the size, and a fraction of the steps."""
     if scale == "smoke":
         crop = None if config.crop is None else 7
         return replace(config, **_SMOKE | {"crop": crop})
@@ -44,12 +44,12 @@ def nin(config: Config, scale: str) -> Config:
 
 
 def plain_15(config: Config, scale: str) -> Config:
-    """As `plain`, with the longer training that 15 layers alone leave time for."""
+    """As `plain`, but trained for longer, which 15 layers leave time for."""
     return plain(config, scale, 1500)
 
 
 def plain(config: Config, scale: str, iterations: int = 400) -> Config:
-    """The same depth, narrow, on small images."""
+    """The same depth, but narrow, on small images."""
     smoke = scale == "smoke"
     options = dict(config.model_options)
     options |= {"width": 4 if smoke else 16, "fc_width": 16 if smoke else 256}
@@ -58,7 +58,7 @@ def plain(config: Config, scale: str, iterations: int = 400) -> Config:
         options["norm_momentum"] = 0.1
     changes: dict[str, Any] = {"crop": None, "model_options": options}
     if config.linear_std is not None and not smoke:
-        # A quarter and a sixteenth of the inputs: so the linear layers' outputs keep their size.
+        # Linear layers have a quarter or a sixteenth of the inputs. Their outputs keep their size.
         first, *others = config.linear_std
         changes["linear_std"] = (2 * first, *(4 * std for std in others))
     if smoke:
@@ -83,9 +83,9 @@ _BOTTLENECK = {164: 29, 1001: 47}
 
 
 def residual(config: Config, scale: str) -> Config | None:
-    """Shallower, half as wide, a few epochs.
+    """Shallower, half as wide, and a few epochs.
 
-    Depths between the first and the last are left out, and CIFAR-100.
+    Depths between the smallest and the largest are left out at small scale, and so is CIFAR-100.
     """
     family, depth = config.model.rsplit("-", 1)
     bottleneck = int(depth) in _BOTTLENECK

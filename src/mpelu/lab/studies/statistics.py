@@ -1,4 +1,4 @@
-"""Numbers over seeds: best (mean ± std), and paired differences with a bootstrap interval."""
+"""Statistics over seeds: best (mean ± std), and paired differences with a bootstrap interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(k?)")
 
 
 def paper_value(text: str) -> float | None:
-    """The number to compare with: of "best (mean ± std)" the mean, otherwise the first number.
+    """The number to compare with: the mean in "best (mean ± std)", otherwise the first number.
 
     Example:
         >>> paper_value("4.87 (5.04 ± 0.14)"), paper_value("25k"), paper_value("diverged")
@@ -33,12 +33,12 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
 
 
 def text_of(values: Sequence[float], diverged: int = 0, digits: int = 2) -> str:
-    """As the paper writes it, with diverged runs counted.
+    """Best (mean ± std), as the paper writes it, with diverged runs counted.
 
     Args:
-        values: of the runs that came to an end.
-        diverged: number of runs that didn't.
-        digits: after the point.
+        values: one per run that finished.
+        diverged: number of runs that diverged.
+        digits: digits after the decimal point.
 
     Example:
         >>> text_of([9.0, 9.2]), text_of([9.0], diverged=2), text_of([], diverged=5)
@@ -78,16 +78,17 @@ def paired_bootstrap(
     level: float = LEVEL,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of the mean of first - second, pairs drawn with replacement.
+    """Percentile bootstrap interval of the mean of first - second.
 
-    Pairs are runs of one seed: what the seed decides for both, as the order of the images, cancels.
+    A pair is two runs with the same seed. What the seed decides for both, such as the order of the
+    images, cancels.
 
     Args:
-        first: a value for each pair.
-        second: likewise.
-        samples: how often the pairs are drawn.
+        first: one value per pair.
+        second: one value per pair.
+        samples: number of bootstrap samples.
         level: share of the samples inside the interval.
-        seed: of the draws.
+        seed: random seed of the samples.
 
     Example:
         >>> paired_bootstrap([2.0, 3.0], [1.0, 2.0])
@@ -95,8 +96,8 @@ def paired_bootstrap(
     """
     if len(first) != len(second) or not first:
         raise ValueError(
-            f"paired_bootstrap: expected as many first as second values, at least one, "
-            f"got {len(first)} and {len(second)}"
+            "paired_bootstrap: expected two sequences of the same length, at least 1, "
+            f"got lengths {len(first)} and {len(second)}"
         )
     import numpy as np
 

@@ -1,42 +1,42 @@
-"""From run folders to a recipe's table."""
+"""From the runs of a study to its table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from mpelu.lab.errors import UserError
-from mpelu.lab.studies.gather import Gathered, Kept, Row, gather, is_number
-from mpelu.lab.studies.recipe import Options, Recipe
-from mpelu.lab.studies.result import SHRUNK, Cell, Plot, Result, Series, environment
+from mpelu.lab.errors import UserError, plural
+from mpelu.lab.studies.gather import EndedRun, Gathered, SettingRuns, is_number
+from mpelu.lab.studies.results import SHRUNK, Cell, Plot, Result, Series
 from mpelu.lab.studies.statistics import paired_bootstrap, paper_value, text_of
 
-Value = Callable[[Kept], "float | None"]
-"""What a run measured; None if it ended without, as a diverged one."""
-Text = Callable[[Sequence[Kept], Sequence[float]], str]
+Value = Callable[[EndedRun], "float | None"]
+"""What a run measured; None if it has no such value, for example because it diverged."""
+Text = Callable[[Sequence[EndedRun], Sequence[float]], str]
+"""How the runs of a setting, and their values, read in the table."""
+_SOURCES = {"paper": "the paper", "code": "the published code"}
 
 
 class NoRuns(UserError):
-    """Nothing to make a table of."""
+    """There is no run to make a table of."""
 
 
-def last_error(kept: Kept) -> float | None:
-    return None if kept.diverged else kept.run.status.get("test_error")
+def last_error(ended: EndedRun) -> float | None:
+    """Test error of the last test."""
+    return None if ended.diverged else ended.run.status.get("test_error")
 
 
-def lowest_error(kept: Kept) -> float | None:
-    return None if kept.diverged else kept.run.status.get("best_error")
+def lowest_error(ended: EndedRun) -> float | None:
+    """Lowest test error of all tests."""
+    return None if ended.diverged else ended.run.status.get("best_error")
 
 
-def plain_text(kept: Sequence[Kept], values: Sequence[float]) -> str:
+def plain_text(ended: Sequence[EndedRun], values: Sequence[float]) -> str:
     """Best (mean ± std), with diverged runs counted."""
-    return text_of(values, sum(each.diverged for each in kept))
+    return text_of(values, sum(each.diverged for each in ended))
 
 
 def table(
-    recipe: Recipe,
-    options: Options,
-    folder: Path,
+    gathered: Gathered,
     *,
     measured: str | None = None,
     shrunk: tuple[str, ...] = (),
@@ -49,126 +49,127 @@ def table(
     """A row for each setting: labels, paper, measurement, every seed, n and diverged runs.
 
     Args:
-        recipe: whose table.
-        options: which of its runs.
-        folder: of the recipe, with runs/ below.
-        measured: what is measured, if it isn't the paper's quantity to the letter.
-        shrunk: what configs don't tell of it.
-        digits: of a run's value, after the point.
-        value: of a run.
-        text: of a setting's runs.
-        plots: beside the table.
-        notes: below the usual ones.
+        gathered: the runs.
+        measured: what is measured, if it isn't exactly the paper's quantity.
+        shrunk: what was scaled down besides the configs.
+        digits: digits after the decimal point in the values of single runs.
+        value: the value of a run.
+        text: the text of a setting.
+        plots: plots beside the table.
+        notes: notes after the usual ones.
 
     Raises:
-        NoRuns: if no run came to an end.
+        NoRuns: if no run has ended.
     """
-    gathered = gather(recipe, options, folder)
-    kept = gathered.kept()
-    if not kept:
+    study, options = gathered.study, gathered.options
+    ended = gathered.ended()
+    if not ended:
         first = f"; {gathered.left_out[0]}" if gathered.left_out else ""
-        raise NoRuns(f"{recipe.name}: expected at least one finished run, got none{first}")
-    texts = [row.shrunk.shrunk for row in gathered.rows if row.shrunk.config is not None]
-    common = tuple(each for each in texts[0] if all(each in other for other in texts))
-    # What a row shrank besides stands in a column of its own, if any row did.
-    is_own = any(set(each) - set(common) for each in texts)
-    # With one run each, the measurement is all there is to show.
-    is_many = any(len(row.kept) > 1 for row in gathered.rows)
+        raise NoRuns(f"{study.name}: expected at least one finished run, got none{first}")
+    phrases = [row.scaled.shrunk for row in gathered.rows if row.scaled.config is not None]
+    common = tuple(each for each in phrases[0] if all(each in other for other in phrases))
+    # A row's own differences get a column, if there are any.
+    has_own = any(set(each) - set(common) for each in phrases)
+    # With one run per setting, the measurement already says all.
+    has_many = any(len(row.ended) > 1 for row in gathered.rows)
     rows = []
     for row in gathered.rows:
-        cells = _cells(row, value, text, is_many, digits)
-        own = ", ".join(each for each in row.shrunk.shrunk if each not in common)
-        rows.append((*cells, Cell(own)) if is_own else cells)
-    width = len(recipe.labels)
+        cells = _cells(row, value, text, has_many, digits)
+        own = ", ".join(each for each in row.scaled.shrunk if each not in common)
+        rows.append((*cells, Cell(own)) if has_own else cells)
+    width = len(study.labels)
     header = (
-        *recipe.labels,
-        f"paper, {recipe.quantity}",
-        f"measured, {measured or recipe.quantity}",
-        *(["all runs"] if is_many else []),
+        *study.labels,
+        f"paper, {study.quantity}",
+        f"measured, {measured or study.quantity}",
+        *(["all runs"] if has_many else []),
         "n",
         "diverged",
-        *([SHRUNK] if is_own else []),
+        *([SHRUNK] if has_own else []),
     )
-    data = sorted({str(each.run.config["data"]) for each in kept})
     return Result(
-        recipe=recipe.name,
-        title=recipe.title,
+        study=study.name,
+        title=study.title,
         scale=options.scale,
         shrunk=(*common, *shrunk),
-        seeds=recipe.seed_count(options),
-        data=", ".join(data),
+        seeds=study.seed_count(options),
+        data=", ".join(sorted({str(each.run.config["data"]) for each in ended})),
         header=header,
         rows=tuple(rows),
         compare=((width, width + 1),),
-        notes=(*_notes(recipe, options, gathered, value), *notes),
+        notes=(*_notes(gathered, value), *notes),
         plots=plots(gathered),
-        runs=tuple(f"runs/{each.named.name}" for each in kept),
-        environment=environment(),
+        runs=tuple(f"{each.run.path.relative_to(gathered.folder)}" for each in ended),
     )
 
 
-def _cells(row: Row, value: Value, text: Text, is_many: bool, digits: int) -> tuple[Cell, ...]:
-    setting = row.shrunk.setting
+def _cells(
+    row: SettingRuns, value: Value, text: Text, has_many: bool, digits: int
+) -> tuple[Cell, ...]:
+    setting = row.scaled.setting
     labels = tuple(Cell(label) for label in setting.labels)
     printed = Cell(setting.paper, paper_value(setting.paper))
-    if row.shrunk.config is None:
-        none = (Cell(""),) if is_many else ()
+    if row.scaled.config is None:
+        none = (Cell(""),) if has_many else ()
         return (*labels, printed, Cell("quoted, not run"), *none, Cell("0", 0), Cell("0", 0))
-    found = [value(each) for each in row.kept]
+    found = [value(each) for each in row.ended]
     values = tuple(each for each in found if each is not None)
     mean = sum(values) / len(values) if values else None
-    diverged = sum(each.diverged for each in row.kept)
-    each = ", ".join(_each(kept, got, digits) for kept, got in zip(row.kept, found, strict=True))
+    diverged = sum(each.diverged for each in row.ended)
+    singles = ", ".join(_single(*pair, digits) for pair in zip(row.ended, found, strict=True))
     return (
         *labels,
         printed,
-        Cell(text(row.kept, values), mean, values),
-        *([Cell(each)] if is_many else []),
-        Cell(str(len(row.kept)), len(row.kept)),
+        Cell(text(row.ended, values), mean, values),
+        *([Cell(singles)] if has_many else []),
+        Cell(str(len(row.ended)), len(row.ended)),
         Cell(str(diverged), diverged),
     )
 
 
-def _each(kept: Kept, value: float | None, digits: int) -> str:
+def _single(ended: EndedRun, value: float | None, digits: int) -> str:
     if value is not None:
         return f"{value:.{digits}f}"
-    return f"diverged at step {diverged_at(kept)}" if kept.diverged else "-"
+    return f"diverged at step {diverged_at(ended)}" if ended.diverged else "-"
 
 
-def diverged_at(kept: Kept) -> int | None:
-    details = kept.run.status.get("diverged")
-    return (details if isinstance(details, dict) else kept.run.status).get("step")
+def diverged_at(ended: EndedRun) -> int | None:
+    """The step at which a run diverged."""
+    details = ended.run.status.get("diverged")
+    return (details if isinstance(details, dict) else ended.run.status).get("step")
 
 
-def _notes(recipe: Recipe, options: Options, gathered: Gathered, value: Value) -> list[str]:
+def _notes(gathered: Gathered, value: Value) -> list[str]:
+    study, options = gathered.study, gathered.options
+    source = study.source(options)
     notes = []
-    if recipe.readings:
-        reading = recipe.reading(options)
-        others = [each for each in recipe.readings if each != reading]
+    if study.sources:
+        (other,) = (each for each in study.sources if each != source)
         notes.append(
-            f"reading: {reading} ({recipe.readings[reading]}); --reading {others[0]} for the other"
+            f"follows {_SOURCES[source]}: {study.sources[source]} (use --follow {other} for "
+            f"{_SOURCES[other]})"
         )
-    found = {row.shrunk.setting.name: row for row in gathered.rows}
-    for first, second in recipe.comparisons:
-        if first in found and second in found:
-            notes.append(compared(found[first], found[second], value))
-    named = {row.shrunk.setting.name for row in gathered.rows}
-    dropped = [
-        each.name for each in recipe.settings(recipe.reading(options)) if each.name not in named
-    ]
+    found = {row.scaled.setting.name: row for row in gathered.rows}
+    if not options.is_smoke:
+        notes += [
+            compared(found[first], found[second], value)
+            for first, second in study.comparisons
+            if first in found and second in found
+        ]
+    dropped = [each.name for each in study.settings(source) if each.name not in found]
     if dropped:
-        notes.append(f"{len(dropped)} settings not run at this scale: {', '.join(dropped)}")
+        count = plural(len(dropped), "setting")
+        notes.append(f"{count} not run at this scale: {', '.join(dropped)}")
     if gathered.left_out:
-        count = len(gathered.left_out)
-        notes.append(f"{count} left out: " + "; ".join(gathered.left_out))
+        notes.append(f"{len(gathered.left_out)} left out: {'; '.join(gathered.left_out)}")
     return notes
 
 
-def compared(first: Row, second: Row, value: Value = last_error) -> str:
-    """The difference of two settings over seeds both have, in a line."""
-    names = f"{first.shrunk.setting.name} - {second.shrunk.setting.name}"
-    ones = {each.named.seed: value(each) for each in first.kept}
-    others = {each.named.seed: value(each) for each in second.kept}
+def compared(first: SettingRuns, second: SettingRuns, value: Value = last_error) -> str:
+    """The difference of two settings over the seeds that both have, in a line."""
+    names = f"{first.scaled.setting.name} - {second.scaled.setting.name}"
+    ones = {each.named.seed: value(each) for each in first.ended}
+    others = {each.named.seed: value(each) for each in second.ended}
     common = sorted({*ones} & {*others})
     pairs = [
         (one, other)
@@ -176,9 +177,9 @@ def compared(first: Row, second: Row, value: Value = last_error) -> str:
         if (one := ones[seed]) is not None and (other := others[seed]) is not None
     ]
     lost = len(common) - len(pairs)
-    diverged = any(each.diverged for each in (*first.kept, *second.kept))
-    lacking = "a diverged run" if diverged else "a run that has no such value"
-    counted = f"; {lost} of {len(common)} pairs with {lacking}" if lost else ""
+    diverged = any(each.diverged for each in (*first.ended, *second.ended))
+    lacking = "a diverged run" if diverged else "a run without such a value"
+    counted = f"; {lost} of {plural(len(common), 'pair')} with {lacking}" if lost else ""
     if not pairs:
         return f"{names}: no pair of runs to compare{counted}"
     interval = paired_bootstrap([one for one, _ in pairs], [other for _, other in pairs])
@@ -186,23 +187,26 @@ def compared(first: Row, second: Row, value: Value = last_error) -> str:
     return f"{names}: {interval.text()}{kind}{counted}"
 
 
-def residual_table(recipe: Recipe, options: Options, folder: Path) -> Result:
-    """The published code prints the lowest error over the epochs; the paper doesn't say."""
-    code = recipe.reading(options) == "code"
-    return table(recipe, options, folder, value=lowest_error if code else last_error)
+def residual_table(gathered: Gathered) -> Result:
+    """The table of residual networks.
+
+    The published code prints the lowest error of all epochs; the paper doesn't say which it means.
+    """
+    code = gathered.study.source(gathered.options) == "code"
+    return table(gathered, value=lowest_error if code else last_error)
 
 
 def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
-    """A line for the first run of each setting, of rows that have the quantity as a number."""
+    """A line for the first run of each setting, from the rows that have the quantity."""
     found = []
     for row in gathered.rows:
-        if row.kept:
-            run = row.kept[0].run
+        if row.ended:
+            run = row.ended[0].run
             points = [
                 (each["step"], each[quantity])
                 for each in (run.steps if kind == "step" else run.tests)
                 if is_number(each.get("step")) and is_number(each.get(quantity))
             ]
             x, y = [point[0] for point in points], [point[1] for point in points]
-            found.append(Series(row.shrunk.setting.name, x, y))
+            found.append(Series(row.scaled.setting.name, x, y))
     return tuple(found)

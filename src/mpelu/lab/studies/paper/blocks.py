@@ -1,49 +1,48 @@
-"""Residual blocks drawn from the models' own description of them."""
+"""Drawings of residual blocks, made from the descriptions that the networks are built from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpelu.lab.studies.recipe import Options, Recipe
-from mpelu.lab.studies.result import Cell, Result, environment
+from mpelu.lab.paper import LABELS
+from mpelu.lab.studies.gather import Gathered
+from mpelu.lab.studies.results import Cell, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from mpelu.models.residual import ResidualDesign as Description
+    from mpelu.models.residual import ResidualDesign
 
 Panels = Sequence[tuple[str, str]]
-"""Title and family of each block."""
+"""The title and the family of networks of each block."""
 
 _COLORS = {"conv": "#D9E8F5", "bn": "#F5E6CC", "act": "#D5EBDD"}
-_ACTIVATIONS = {"relu": "ReLU", "mpelu": "MPELU", "elu": "ELU"}
 _STEP = 1.0
 _HEIGHT = 0.62
 _WIDTH = 2.3
 _SHORTCUT = 1.9
 
 
-def describe(family: str) -> tuple[Description, str]:
-    """The description the family's networks are built from, and its activation's name."""
+def describe(family: str) -> tuple[ResidualDesign, str]:
+    """The description that networks of the family are built from, and their activation."""
     from mpelu.models.registry import FAMILIES
 
     found = FAMILIES[family]
-    assert found.activation is not None
     assert found.design is not None
-    return found.design, _ACTIVATIONS[found.activation]
+    assert found.activation is not None
+    return found.design, LABELS[found.activation]
 
 
-def words(description: Description) -> list[str]:
-    """The block from top to bottom, with "+" for the addition."""
+def words(description: ResidualDesign) -> list[str]:
+    """The layers of the block from top to bottom, with "+" for the addition."""
     order = (*description.before.split(), *description.branch.split())
     return [*order, "+", *description.after.split()]
 
 
 def figure(panels: Panels) -> Figure:
-    """The blocks side by side, the shortcut at the left of each."""
+    """Draws the blocks side by side, each with its shortcut on the left."""
     from matplotlib.figure import Figure
 
     described = [(title, *describe(family)) for title, family in panels]
@@ -58,7 +57,7 @@ def figure(panels: Panels) -> Figure:
     return drawn
 
 
-def _draw(axes: Axes, description: Description, activation: str) -> None:
+def _draw(axes: Axes, description: ResidualDesign, activation: str) -> None:
     from matplotlib.patches import Circle, FancyBboxPatch
 
     order = words(description)
@@ -100,7 +99,7 @@ def _text(word: str, activation: str) -> str:
 
 
 def _shortcut(axes: Axes, y: float) -> None:
-    """Around the branch, from the block's input to the addition."""
+    """A line around the branch, from the block's input to the addition."""
     axes.plot([0, -_SHORTCUT, -_SHORTCUT], [-0.15, -0.15, y], color="black", linewidth=1)
     _arrow(axes, (-_SHORTCUT, y), (-0.27, y))
 
@@ -115,8 +114,8 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> 
     )  # fmt: skip
 
 
-def result(recipe: Recipe, options: Options, folder: Path, panels: Panels) -> Result:
-    """The drawing, and the orders in words."""
+def result(gathered: Gathered, panels: Panels) -> Result:
+    """The drawing, and the order of layers in words."""
     from mpelu.lab.studies import drawing
 
     rows = []
@@ -134,19 +133,16 @@ def result(recipe: Recipe, options: Options, folder: Path, panels: Panels) -> Re
             )
         )
     return Result(
-        recipe=recipe.name,
-        title=recipe.title,
-        scale=options.scale,
-        shrunk=(),
-        seeds=1,
+        study=gathered.study.name,
+        title=gathered.study.title,
+        scale=gathered.options.scale,
         data="none",
         header=("block", "network", "activation", "order", "stem", "tail", "shortcut"),
         rows=tuple(rows),
         notes=(
-            "drawn from the descriptions the networks are built from (mpelu.models.residual)",
-            "where a block changes shape, its shortcut starts after what comes before the first "
-            "convolution",
+            "drawn from the descriptions that the networks are built from (mpelu.models.residual)",
+            "where a block changes the shape, its shortcut starts after the layers ahead of the "
+            "first convolution",
         ),
-        figures=drawing.save(figure(panels), folder, "figure"),
-        environment=environment(),
+        figures=drawing.save(figure(panels), gathered.folder, "figure"),
     )

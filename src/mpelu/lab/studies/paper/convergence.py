@@ -1,13 +1,13 @@
-"""A claim of section 4.3: which 30-layer networks converge without batch normalization."""
+"""A claim in section 4.3: which 30-layer networks converge without batch normalization."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mpelu.lab.studies import scale, solvers
+from mpelu.lab import paper
+from mpelu.lab.studies import scale
 from mpelu.lab.studies.paper import learning
-from mpelu.lab.studies.paper.table02 import NAMES
-from mpelu.lab.studies.recipe import Recipe, Setting
+from mpelu.lab.studies.study import Setting, Study
 
 CONVERGES, FAILS = "converges", "fails to converge"
 
@@ -21,18 +21,18 @@ PAPER = {
 MODES = ("fan_in", "fan_out", "average")
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     return [
         Setting(
             name=f"{activation}-{mode}",
-            labels=(NAMES[activation], mode.upper()),
+            labels=(paper.LABELS[activation], mode.upper()),
             paper=printed,
             config=replace(
-                solvers.plain(
+                paper.plain(
                     30,
                     activation,
-                    solvers.MSRA if activation in ("relu", "prelu") else solvers.OURS,
-                    reading,
+                    paper.MSRA if activation in ("relu", "prelu") else paper.OURS,
+                    source,
                     alpha={"relu": None, "prelu": 0.25}.get(activation, 1.0),
                     batch_norm=False,
                     mode=mode,
@@ -45,16 +45,16 @@ def settings(reading: str) -> list[Setting]:
     ]
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="convergence",
     title="Which 30-layer networks without batch normalization converge (section 4.3)",
-    needs="ImageNet as folders train/ and val/",
+    needs="ImageNet",
     labels=("activation", "mode"),
     quantity="top-1 error %",
     settings=settings,
     shrink=scale.plain,
     seeds={"smoke": 1, "small": 1, "full": 1},
-    # The code first: counting outputs, the classifier of few classes would start from huge weights.
-    readings={each: solvers.PLAIN_READINGS[each] for each in ("code", "paper")},
+    # The code first: under FAN_OUT, a classifier with few classes would start from huge weights.
+    sources={each: paper.PLAIN_SOURCES[each] for each in ("code", "paper")},
     summarize=learning.table,
 )

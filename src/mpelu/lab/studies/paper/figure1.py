@@ -1,12 +1,13 @@
-"""Figure 1: shapes of activations, and those that MPELU contains."""
+"""Figure 1: shapes of activation functions, and special cases of MPELU."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpelu.lab.studies.recipe import Options, Recipe
-from mpelu.lab.studies.result import Cell, Result, environment
+from mpelu.activations import TABLE
+from mpelu.lab.studies.gather import Gathered
+from mpelu.lab.studies.results import Cell, Result
+from mpelu.lab.studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,34 +19,34 @@ SLOPE = 0.25
 
 
 def shapes() -> list[tuple[str, nn.Module, str, str]]:
-    """(a): label, function, colour, line style."""
+    """The curves of panel (a): label, function, color and line style."""
     from torch import nn
 
     from mpelu import MPELU
 
     return [
-        ("ReLU", nn.ReLU(), "#000000", "-"),
-        ("PReLU, a = 0.25", nn.PReLU(init=SLOPE), "#0072B2", "--"),
-        ("ELU, α = 1", nn.ELU(), "#009E73", "-."),
-        ("MPELU, α = 3, β = 1", MPELU(alpha=3.0), "#D55E00", "-"),
+        ("ReLU", nn.ReLU(), TABLE["relu"].color, "-"),
+        ("PReLU, a = 0.25", nn.PReLU(init=SLOPE), TABLE["prelu"].color, "--"),
+        ("ELU, α = 1", nn.ELU(), TABLE["elu"].color, "-."),
+        ("MPELU, α = 3, β = 1", MPELU(alpha=3.0), TABLE["mpelu"].color, "-"),
     ]
 
 
 def special_cases() -> list[tuple[str, nn.Module, str, str]]:
-    """(b)."""
+    """The curves of panel (b)."""
     from mpelu import MPELU
 
     like_prelu = MPELU(alpha=ALPHA_LIKE_PRELU, beta=BETA_LIKE_PRELU)
     return [
-        ("α = 0: ReLU", MPELU(alpha=0.0), "#000000", "-"),
-        ("α = 25.6302, β = 0.01: close to PReLU 0.25", like_prelu, "#0072B2", "--"),
-        ("α = 1, β = 1: ELU", MPELU(), "#009E73", "-."),
+        ("α = 0: ReLU", MPELU(alpha=0.0), TABLE["relu"].color, "-"),
+        ("α = 25.6302, β = 0.01: close to PReLU 0.25", like_prelu, TABLE["prelu"].color, "--"),
+        ("α = 1, β = 1: ELU", MPELU(), TABLE["elu"].color, "-."),
         ("α = 98, β = 0.01: close to the identity", MPELU.identity(), "#CC79A7", ":"),
     ]
 
 
 def figure() -> Figure:
-    """Both panels."""
+    """Draws both panels."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(9.5, 4.4), layout="constrained")
@@ -68,8 +69,8 @@ def _panel(axes: Axes, title: str, curves: list[tuple[str, nn.Module, str, str]]
     axes.legend(fontsize=8, loc="upper left")
 
 
-def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
-    """Draws, and measures how close the special cases are on [-4, 0]."""
+def summarize(gathered: Gathered) -> Result:
+    """The drawing, and how close the special cases are on [-4, 0]."""
     import torch
     from torch import nn
 
@@ -90,27 +91,24 @@ def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
         ("α = 1, β = 1", "ELU", "equal", 1.0, 1.0, nn.ELU()),
     )
     rows = []
-    for shown, other, paper, alpha, beta, function in cases:
+    for shown, other, printed, alpha, beta, function in cases:
         ours = MPELU(alpha=alpha, beta=beta, dtype=torch.float64)(y)
         distance = (ours - function(y)).abs().max().item()
         rows.append(
-            (Cell(shown), Cell(other), Cell(paper), Cell(f"{distance:.2g}", distance)),
+            (Cell(shown), Cell(other), Cell(printed), Cell(f"{distance:.2g}", distance)),
         )
     return Result(
-        recipe=recipe.name,
-        title=recipe.title,
-        scale=options.scale,
-        shrunk=(),
-        seeds=1,
+        study=gathered.study.name,
+        title=gathered.study.title,
+        scale=gathered.options.scale,
         data="none",
         header=("MPELU", "is", "paper", "largest difference on [-4, 0]"),
         rows=tuple(rows),
-        figures=drawing.save(figure(), folder, "figure"),
-        environment=environment(),
+        figures=drawing.save(figure(), gathered.folder, "figure"),
     )
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="figure1",
     title="Shapes of activation functions, and special cases of MPELU",
     needs="nothing",

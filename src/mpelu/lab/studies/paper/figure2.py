@@ -1,18 +1,16 @@
-"""Figure 2: how fast Network in Network learns by activation."""
+"""Figure 2: how fast Network in Network learns, by activation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
+from mpelu.lab import paper
 from mpelu.lab.studies import scale, summary
-from mpelu.lab.studies.gather import Gathered, Kept, is_number
-from mpelu.lab.studies.paper import table01
-from mpelu.lab.studies.paper.table02 import NAMES
-from mpelu.lab.studies.recipe import Options, Recipe, Setting
-from mpelu.lab.studies.result import Plot, Result
+from mpelu.lab.studies.gather import EndedRun, Gathered, is_number
+from mpelu.lab.studies.results import Plot, Result
 from mpelu.lab.studies.statistics import text_of
+from mpelu.lab.studies.study import Setting, Study
 
 PAPER = {
     # iterations to 15 % test error, from the caption
@@ -22,24 +20,24 @@ PAPER = {
     ("mpelu", 1.0): "9k",
 }
 ERROR = {"full": 15.0, "small": 60.0, "smoke": 95.0}
-"""Test error in % that has to be reached; networks trained for minutes don't reach 15."""
+"""The test error in % to reach. Networks that train for minutes don't reach 15."""
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     return [
         Setting(
             name=activation,
-            labels=(NAMES[activation],),
+            labels=(paper.LABELS[activation],),
             paper=printed,
-            config=table01.config(activation, alpha, True, reading),
+            config=paper.nin(activation, alpha, source),
         )
         for (activation, alpha), printed in PAPER.items()
     ]
 
 
-def _reached(error: float, kept: Kept) -> float | None:
-    """The first tested iteration with this error or less."""
-    for row in kept.run.tests:
+def _reached(error: float, ended: EndedRun) -> float | None:
+    """The first tested iteration with at most this error."""
+    for row in ended.run.tests:
         reached = is_number(row.get("test_error")) and row["test_error"] <= error
         if reached and is_number(row.get("step")):
             return float(row["step"])
@@ -63,34 +61,33 @@ def _plots(gathered: Gathered) -> tuple[Plot, ...]:
     )
 
 
-def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
-    error = ERROR[options.scale]
-    every = recipe.at_scale(options)[0].config
-    assert every is not None
-    shrunk = () if options.scale == "full" else (f"{error:g} % error in place of 15 %",)
+def summarize(gathered: Gathered) -> Result:
+    error = ERROR[gathered.options.scale]
+    config = gathered.rows[0].scaled.config
+    assert config is not None
+    is_full = error == ERROR["full"]
+    shrunk = () if is_full else (f"{error:g} % test error instead of {ERROR['full']:g} %",)
     return summary.table(
-        recipe,
-        options,
-        folder,
+        gathered,
         measured=f"iterations to {error:g} % test error",
         shrunk=shrunk,
         digits=0,
         value=partial(_reached, error),
-        text=lambda kept, values: _text(error, kept, values),
+        text=partial(_text, error),
         plots=_plots,
-        notes=(f"tested every {every.test_interval} iterations",),
+        notes=(f"tested every {config.test_interval} iterations",),
     )
 
 
-def _text(error: float, kept: Sequence[Kept], values: Sequence[float]) -> str:
-    count, found = len(kept), len(values)
+def _text(error: float, ended: Sequence[EndedRun], values: Sequence[float]) -> str:
+    count, found = len(ended), len(values)
     if not found:
         return f"{error:g} % not reached" if count else "no run"
     missed = f", {count - found} of {count} did not reach it" if found < count else ""
     return text_of(values, digits=0) + missed
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="figure2",
     title="Convergence of Network in Network on CIFAR-10 (augmented)",
     needs="CIFAR-10",
@@ -99,7 +96,7 @@ RECIPE = Recipe(
     settings=settings,
     shrink=scale.nin,
     seeds={"smoke": 1, "small": 1, "full": 5},
-    readings=table01.READINGS,
+    sources=paper.NIN_SOURCES,
     comparisons=(("mpelu", "relu"), ("mpelu", "prelu")),
     summarize=summarize,
 )

@@ -1,21 +1,20 @@
-"""Figure 3: degradation, 15 against 30 layers, with and without batch normalization."""
+"""Figure 3: degradation with depth, with and without batch normalization."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from mpelu.lab.studies import scale, solvers, summary
+from mpelu.lab import paper
+from mpelu.lab.studies import scale, summary
 from mpelu.lab.studies.gather import Gathered
 from mpelu.lab.studies.paper import table05
-from mpelu.lab.studies.recipe import Options, Recipe, Setting
-from mpelu.lab.studies.result import Plot, Result
+from mpelu.lab.studies.results import Plot, Result
+from mpelu.lab.studies.study import Setting, Study
 
 SHOWN = ("mpelu-15-ours-bn", "mpelu-30-gaussian-bn", "mpelu-30-ours-bn", "mpelu-30-ours")
 
 
-def settings(reading: str) -> list[Setting]:
-    """The networks of the figure; their values are those of table 5."""
-    found = {each.name: each for each in table05.settings(reading)}
+def settings(source: str) -> list[Setting]:
+    """The networks in the figure, with their values from table 5."""
+    found = {each.name: each for each in table05.settings(source)}
     return [found[name] for name in SHOWN]
 
 
@@ -36,20 +35,20 @@ def _plots(gathered: Gathered) -> tuple[Plot, ...]:
     )
 
 
-def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
-    return summary.table(recipe, options, folder, plots=_plots)
+def summarize(gathered: Gathered) -> Result:
+    return summary.table(gathered, plots=_plots)
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="figure3",
-    title="Degradation: 15 against 30 layers on ImageNet",
-    needs="ImageNet as folders train/ and val/",
-    labels=table05.RECIPE.labels,
+    title="Degradation with depth: 15 and 30 layers on ImageNet",
+    needs="ImageNet",
+    labels=table05.STUDY.labels,
     quantity="top-1 error %",
     settings=settings,
     shrink=scale.plain,
     seeds={"smoke": 1, "small": 2, "full": 1},
-    readings=solvers.PLAIN_READINGS,
+    sources=paper.PLAIN_SOURCES,
     comparisons=(("mpelu-30-ours-bn", "mpelu-15-ours-bn"), ("mpelu-30-ours", "mpelu-30-ours-bn")),
     summarize=summarize,
 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from mpelu.lab.studies.gather import Gathered
 from mpelu.lab.studies.paper import blocks
-from mpelu.lab.studies.recipe import Options, Recipe
-from mpelu.lab.studies.result import Result
+from mpelu.lab.studies.results import Result
+from mpelu.lab.studies.study import Study
 
 PANELS = (
     ("(a) non-bottleneck", "resnet"),
@@ -16,11 +15,11 @@ PANELS = (
 )
 
 
-def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
-    return blocks.result(recipe, options, folder, PANELS)
+def summarize(gathered: Gathered) -> Result:
+    return blocks.result(gathered, PANELS)
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="figure4",
     title="Various residual blocks",
     needs="nothing",

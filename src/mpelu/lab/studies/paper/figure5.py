@@ -1,12 +1,11 @@
-"""Figure 5: alternatives of the residual function."""
+"""Figure 5: alternative residual functions."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from mpelu.lab.studies.gather import Gathered
 from mpelu.lab.studies.paper import blocks
-from mpelu.lab.studies.recipe import Options, Recipe
-from mpelu.lab.studies.result import Result
+from mpelu.lab.studies.results import Result
+from mpelu.lab.studies.study import Study
 
 PANELS = (
     ("(a) MPELU-only\npre-activ. with BN", "mpelu-only-preresnet-bn"),
@@ -17,13 +16,13 @@ PANELS = (
 )
 
 
-def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
-    return blocks.result(recipe, options, folder, PANELS)
+def summarize(gathered: Gathered) -> Result:
+    return blocks.result(gathered, PANELS)
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="figure5",
-    title="Alternatives of the residual function",
+    title="Alternative residual functions",
     needs="nothing",
     quantity="",
     summarize=summarize,

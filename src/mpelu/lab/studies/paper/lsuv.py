@@ -1,13 +1,14 @@
-"""A claim of section 4.3: LSUV makes 30- and 52-layer ELU networks explode."""
+"""A claim in section 4.3: LSUV makes ELU networks of 30 and 52 layers explode."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mpelu.lab.studies import scale, solvers
+from mpelu.lab import paper
+from mpelu.lab.paper import LSUV, OURS
+from mpelu.lab.studies import scale
 from mpelu.lab.studies.paper import learning
-from mpelu.lab.studies.recipe import Recipe, Setting
-from mpelu.lab.studies.solvers import LSUV, OURS
+from mpelu.lab.studies.study import Setting, Study
 
 EXPLODES = "explodes within several iterations"
 CONVERGES = "converges"
@@ -20,10 +21,10 @@ PAPER = (
 )
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     found = []
     for depth, method, printed in PAPER:
-        config = solvers.plain(depth, "elu", method, reading, alpha=1.0, batch_norm=False)
+        config = paper.plain(depth, "elu", method, source, alpha=1.0, batch_norm=False)
         if method == LSUV:
             config = replace(config, linear_std=None)
         found.append(
@@ -37,16 +38,16 @@ def settings(reading: str) -> list[Setting]:
     return found
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="lsuv",
     title="LSUV in ELU networks of 30 and 52 layers without batch normalization (section 4.3)",
-    needs="ImageNet as folders train/ and val/",
-    labels=("layers", "initialization"),
+    needs="ImageNet",
+    labels=("layers", "init"),
     quantity="top-1 error %",
     settings=settings,
     shrink=scale.plain,
     seeds={"smoke": 1, "small": 1, "full": 1},
-    readings=solvers.PLAIN_READINGS,
+    sources=paper.PLAIN_SOURCES,
     comparisons=(("30-ours", "30-lsuv"), ("52-ours", "52-lsuv")),
     summarize=learning.table,
 )

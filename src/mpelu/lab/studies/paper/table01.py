@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from mpelu.lab.config import Config
-from mpelu.lab.studies import scale, solvers
-from mpelu.lab.studies.paper.table02 import NAMES
-from mpelu.lab.studies.recipe import Recipe, Setting
+from mpelu.lab import paper
+from mpelu.lab.studies import scale
+from mpelu.lab.studies.study import Setting, Study
 
 PAPER = {
     # activation, alpha: CIFAR-10, CIFAR-10 (augmented)
@@ -18,37 +15,18 @@ PAPER = {
     ("mpelu", 0.25): ("9.10 (9.27 ± 0.12)", "7.30 (7.52 ± 0.18)"),
 }
 
-READINGS = {
-    "code": "weights from a Gaussian of std 0.05; alpha and beta learn twice as fast, without "
-    "weight decay from alpha 1 and with 5 times the weight decay from alpha 0.25",
-    "paper": "weights from a Gaussian of std 0.01; alpha and beta learn 5 times as fast, without "
-    "weight decay",
-}
 
-
-def config(activation: str, alpha: float | None, augmented: bool, reading: str) -> Config:
-    """One network at full scale."""
-    chosen = replace(
-        solvers.NIN,
-        activation=activation,
-        alpha=alpha,
-        init_std=0.05 if reading == "code" else 0.01,
-        augment="crop-flip" if augmented else "none",
-        crop=28 if augmented else None,
-    )
-    if activation != "mpelu":
-        return chosen
-    rate, decay = (2.0, 5.0 if alpha == 0.25 else 0.0) if reading == "code" else (5.0, 0.0)
-    return replace(chosen, activation_lr_mult=rate, activation_decay_mult=decay)
-
-
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     return [
         Setting(
             name=f"{_name(activation, alpha)}{'-augmented' * augmented}",
-            labels=(NAMES[activation], _parameters(activation, alpha), "yes" * augmented or "no"),
+            labels=(
+                paper.LABELS[activation],
+                _parameters(activation, alpha),
+                "yes" if augmented else "no",
+            ),
             paper=printed[augmented],
-            config=config(activation, alpha, augmented, reading),
+            config=paper.nin(activation, alpha, source, augmented=augmented),
         )
         for (activation, alpha), printed in PAPER.items()
         for augmented in (False, True)
@@ -65,7 +43,7 @@ def _name(activation: str, alpha: float | None) -> str:
     return f"mpelu-{alpha:g}" if activation == "mpelu" else activation
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table1",
     title="Network in Network on CIFAR-10 by activation",
     needs="CIFAR-10",
@@ -73,7 +51,7 @@ RECIPE = Recipe(
     settings=settings,
     shrink=scale.nin,
     seeds={"smoke": 1, "small": 1, "full": 5},
-    readings=READINGS,
+    sources=paper.NIN_SOURCES,
     comparisons=(
         ("mpelu-1", "elu"),
         ("mpelu-1-augmented", "elu-augmented"),

@@ -1,12 +1,11 @@
-"""Table 2: the 15-layer network on ImageNet by activation, its start, decay, initialization."""
+"""Table 2: the 15-layer network on ImageNet by activation, weight decay and initialization."""
 
 from __future__ import annotations
 
-from mpelu.lab.studies import scale, solvers
-from mpelu.lab.studies.recipe import Recipe, Setting
-from mpelu.lab.studies.solvers import GAUSSIAN, MSRA, OURS
-
-NAMES = {"relu": "ReLU", "prelu": "PReLU", "elu": "ELU", "mpelu": "MPELU"}
+from mpelu.lab import paper
+from mpelu.lab.paper import GAUSSIAN, MSRA, OURS
+from mpelu.lab.studies import scale
+from mpelu.lab.studies.study import Setting, Study
 
 PAPER = (
     # initialization, activation, alpha: initial value and decay multiplier, beta's decay, top-1
@@ -39,10 +38,10 @@ def setting(
     alpha: float,
     decay: float,
     beta_decay: float,
-    paper: str,
-    reading: str,
+    printed: str,
+    source: str,
 ) -> Setting:
-    """One cell; of the activations without beta the labels say so."""
+    """A row of the table; labels of parameters that the activation lacks are "-"."""
     learned = activation in ("prelu", "mpelu")
     name = f"{activation}-{alpha:g}-{method.lower()}"
     if learned:
@@ -51,16 +50,16 @@ def setting(
         name=name,
         labels=(
             method,
-            NAMES[activation],
+            paper.LABELS[activation],
             f"{alpha:g}/{decay:g}" if learned else "-" if activation == "relu" else f"{alpha:g}",
             f"1/{beta_decay:g}" if activation == "mpelu" else "-",
         ),
-        paper=paper,
-        config=solvers.plain(
+        paper=printed,
+        config=paper.plain(
             15,
             activation,
             method,
-            reading,
+            source,
             alpha=None if activation == "relu" else alpha,
             decay=decay if learned else 1.0,
             beta_decay=beta_decay if activation == "mpelu" and beta_decay != decay else None,
@@ -68,21 +67,21 @@ def setting(
     )
 
 
-def settings(reading: str) -> list[Setting]:
-    return [setting(*row, reading) for row in PAPER]
+def settings(source: str) -> list[Setting]:
+    return [setting(*row, source) for row in PAPER]
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table2",
     title="15-layer network on ImageNet by activation, initial alpha/decay, beta/decay and "
     "initialization",
-    needs="ImageNet as folders train/ and val/",
-    labels=("initialization", "activation", "alpha/decay", "beta/decay"),
+    needs="ImageNet",
+    labels=("init", "activation", "alpha/decay", "beta/decay"),
     quantity="top-1 error %",
     settings=settings,
     shrink=scale.plain_15,
     seeds={"smoke": 1, "small": 1, "full": 1},
-    readings=solvers.PLAIN_READINGS,
+    sources=paper.PLAIN_SOURCES,
     comparisons=(
         ("mpelu-1-ours-decay1", "elu-1-ours"),
         ("mpelu-1-ours-decay1", "mpelu-1-gaussian-decay1"),

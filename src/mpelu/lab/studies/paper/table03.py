@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from mpelu.lab.studies import scale, solvers, summary
+from mpelu.lab import paper
+from mpelu.lab.studies import scale, summary
+from mpelu.lab.studies.gather import Gathered
 from mpelu.lab.studies.paper import top5
-from mpelu.lab.studies.recipe import Options, Recipe, Setting
-from mpelu.lab.studies.result import Result
+from mpelu.lab.studies.results import Result
+from mpelu.lab.studies.study import Setting, Study
 
 PAPER = {
     # network: slope, top-1, top-5
@@ -19,17 +19,17 @@ PAPER = {
 }
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     return [
         Setting(
             name=f"slope-{slope:g}",
             labels=(name, f"{slope:g}"),
             paper=top_1,
-            config=solvers.plain(
+            config=paper.plain(
                 15,
                 "leaky_relu" if slope else "relu",
-                solvers.GAUSSIAN,
-                reading,
+                paper.GAUSSIAN,
+                source,
                 alpha=slope or None,
             ),
         )
@@ -37,23 +37,22 @@ def settings(reading: str) -> list[Setting]:
     ]
 
 
-def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
-    """The usual table, with the top-5 error of the trained networks beside it."""
+def summarize(gathered: Gathered) -> Result:
+    """The usual table, with the top-5 error of the trained networks added."""
     printed = {name: top_5 for name, (_, _, top_5) in PAPER.items()}
-    result = summary.table(recipe, options, folder)
-    return top5.add(result, recipe, options, folder, printed)
+    return top5.add(summary.table(gathered), gathered, printed)
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table3",
     title="15-layer network on ImageNet by the slope of leaky ReLU",
-    needs="ImageNet as folders train/ and val/",
-    labels=("15-layer network with", "slope a"),
+    needs="ImageNet",
+    labels=("network", "slope a"),
     quantity="top-1 error %",
     settings=settings,
     shrink=scale.plain_15,
     seeds={"smoke": 1, "small": 2, "full": 1},
-    readings=solvers.PLAIN_READINGS,
+    sources=paper.PLAIN_SOURCES,
     comparisons=(("slope-0", "slope-1"),),
     summarize=summarize,
 )

@@ -1,14 +1,14 @@
-"""Table 5: initialization at 15 and 30 layers, with and without batch normalization."""
+"""Table 5: initialization of 15 and 30 layers, with and without batch normalization."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mpelu.lab.studies import scale, solvers
+from mpelu.lab import paper
+from mpelu.lab.paper import GAUSSIAN, OURS
+from mpelu.lab.studies import scale
 from mpelu.lab.studies.paper import learning
-from mpelu.lab.studies.paper.table02 import NAMES
-from mpelu.lab.studies.recipe import Recipe, Setting
-from mpelu.lab.studies.solvers import GAUSSIAN, OURS
+from mpelu.lab.studies.study import Setting, Study
 
 FAILS = "× (fails to converge)"
 
@@ -27,15 +27,15 @@ PAPER = (
 )
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     return [
         Setting(
             name=f"{activation}-{depth}-{method.lower()}{'-bn' * batch_norm}",
-            labels=(f"{depth}", NAMES[activation], method + " + BN" * batch_norm),
+            labels=(f"{depth}", paper.LABELS[activation], method + " + BN" * batch_norm),
             paper=printed,
-            # In this section alpha and beta are updated without weight decay.
+            # In this section of the paper, alpha and beta have no weight decay.
             config=replace(
-                solvers.plain(depth, activation, method, reading, alpha=1.0, batch_norm=batch_norm),
+                paper.plain(depth, activation, method, source, alpha=1.0, batch_norm=batch_norm),
                 activation_decay_mult=0.0,
             ),
         )
@@ -43,16 +43,16 @@ def settings(reading: str) -> list[Setting]:
     ]
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table5",
     title="Initialization of 15 and 30 layers on ImageNet, with and without batch normalization",
-    needs="ImageNet as folders train/ and val/",
-    labels=("layers", "activation", "initialization"),
+    needs="ImageNet",
+    labels=("layers", "activation", "init"),
     quantity="top-1 error %",
     settings=settings,
     shrink=scale.plain,
     seeds={"smoke": 1, "small": 2, "full": 1},
-    readings=solvers.PLAIN_READINGS,
+    sources=paper.PLAIN_SOURCES,
     comparisons=(
         ("elu-30-ours", "elu-30-gaussian"),
         ("mpelu-30-ours", "mpelu-30-gaussian"),

@@ -1,13 +1,14 @@
-"""Table 6: LSUV against the paper's initialization in the 15-layer network."""
+"""Table 6: LSUV and the paper's initialization in the 15-layer network."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mpelu.lab.studies import scale, solvers
+from mpelu.lab import paper
+from mpelu.lab.paper import LSUV, OURS
+from mpelu.lab.studies import scale
 from mpelu.lab.studies.paper import table02
-from mpelu.lab.studies.recipe import Recipe, Setting
-from mpelu.lab.studies.solvers import LSUV, OURS
+from mpelu.lab.studies.study import Setting, Study
 
 PAPER = {
     # activation, alpha: initial value and decay multiplier, beta's decay: LSUV, ours
@@ -20,32 +21,32 @@ PAPER = {
 }
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     return [
-        _without_linear_std(table02.setting(method, *case, text, reading))
+        _without_linear_std(table02.setting(method, *case, text, source))
         for case, printed in PAPER.items()
         for method, text in zip((LSUV, OURS), printed, strict=True)
     ]
 
 
 def _without_linear_std(setting: Setting) -> Setting:
-    """LSUV sets linear layers as well, in either reading."""
+    """LSUV initializes linear layers as well, in both sources."""
     config = setting.config
     if config is None or config.init != "lsuv":
         return setting
     return replace(setting, config=replace(config, linear_std=None))
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table6",
-    title="LSUV against the paper's initialization in the 15-layer network on ImageNet",
-    needs="ImageNet as folders train/ and val/",
-    labels=("initialization", "activation", "alpha/decay", "beta/decay"),
+    title="LSUV and the paper's initialization in the 15-layer network on ImageNet",
+    needs="ImageNet",
+    labels=("init", "activation", "alpha/decay", "beta/decay"),
     quantity="top-1 error %",
     settings=settings,
     shrink=scale.plain_15,
     seeds={"smoke": 1, "small": 1, "full": 1},
-    readings=solvers.PLAIN_READINGS,
+    sources=paper.PLAIN_SOURCES,
     comparisons=(
         ("mpelu-1-ours-decay1", "mpelu-1-lsuv-decay1"),
         ("elu-1-ours", "elu-1-lsuv"),

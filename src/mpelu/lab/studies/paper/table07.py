@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from mpelu.lab.studies.gather import Gathered
 from mpelu.lab.studies.paper import untrained
-from mpelu.lab.studies.paper.untrained import DEEPEST, LAYERS
-from mpelu.lab.studies.recipe import Options, Recipe
-from mpelu.lab.studies.result import Cell, Plot, Result, Series, environment
+from mpelu.lab.studies.paper.untrained import LAYERS
+from mpelu.lab.studies.results import Cell, Plot, Result, Series
+from mpelu.lab.studies.study import Options, Study
 
 PAPER = {
     # at conv 1, 7, 14, 20, 27
@@ -25,7 +24,7 @@ NETWORKS = {
 
 
 def measure(options: Options, seed: int) -> dict[str, dict[int, tuple[float, float]]]:
-    """Mean and variance after each convolution's activation, by network and number."""
+    """Mean and variance of the activations after each convolution, by network and number."""
     from mpelu.lab.inspecting import activation_statistics
 
     found = {}
@@ -41,8 +40,9 @@ def measure(options: Options, seed: int) -> dict[str, dict[int, tuple[float, flo
     return found
 
 
-def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
-    seeds = recipe.seed_count(options)
+def summarize(gathered: Gathered) -> Result:
+    study, options = gathered.study, gathered.options
+    seeds = study.seed_count(options)
     measured = [measure(options, seed) for seed in range(seeds)]
     rows = []
     for index, quantity in enumerate(("mean", "variance")):
@@ -57,23 +57,22 @@ def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
                 cells.append(Cell(f"{mean:.4g}", mean, values))
             rows.append(tuple(cells))
     return Result(
-        recipe=recipe.name,
-        title=recipe.title,
+        study=study.name,
+        title=study.title,
         scale=options.scale,
-        shrunk=untrained_shrunk(options),
+        shrunk=untrained.shrunk(options),
         seeds=seeds,
         data="digits" if options.scale == "smoke" else "folder",
         header=("quantity", "after", *_header()),
         rows=tuple(rows),
         compare=((2, 3), (4, 5)),
         notes=(
-            *_falls(measured[0]),
-            "exact keeps a variance of 1; images on the scale of 0 to 255 come with thousands, "
-            "which the layers bring down towards it",
+            *([] if options.is_smoke else _falls(measured[0])),
+            "exact aims for a variance of 1; images with values from 0 to 255 start in the "
+            "thousands, and the layers bring that down",
             untrained.MOMENT,
         ),
         plots=_plots(measured[0]),
-        environment=environment(),
     )
 
 
@@ -86,19 +85,13 @@ def _header() -> list[str]:
     return found
 
 
-def untrained_shrunk(options: Options) -> tuple[str, ...]:
-    count = f"{untrained.IMAGES[options.scale]} images (the paper doesn't say how many)"
-    if options.scale != "smoke":
-        return (count,)
-    return (count, "digits in place of ImageNet", "a sixteenth of the width", "19x19 images")
-
-
 def _falls(measured: dict[str, dict[int, tuple[float, float]]]) -> list[str]:
-    notes = []
-    for name, values in measured.items():
-        first, last = values[1][1], values[DEEPEST][1]
-        notes.append(f"{name}: variance at conv{DEEPEST} / at conv1 = {last / first:.1e}")
-    return notes
+    """By what factor the variance falls from the first convolution to the last."""
+    last = max(LAYERS)
+    return [
+        f"{name}: variance at conv{last} / variance at conv1 = {values[last][1] / values[1][1]:.1e}"
+        for name, values in measured.items()
+    ]
 
 
 def _plots(measured: dict[str, dict[int, tuple[float, float]]]) -> tuple[Plot, ...]:
@@ -119,12 +112,12 @@ def _plots(measured: dict[str, dict[int, tuple[float, float]]]) -> tuple[Plot, .
     )
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table7",
     title="Mean and variance of activations in the 30-layer network",
-    needs="a folder of images, --data-dir",
+    needs="any images",
     quantity="mean, variance",
     seeds={"smoke": 1, "small": 1, "full": 5},
-    looks_at=untrained.looks_at,
+    inspects=untrained.inspects,
     summarize=summarize,
 )

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from mpelu.lab.studies.gather import Gathered
 from mpelu.lab.studies.paper import untrained
-from mpelu.lab.studies.paper.table07 import untrained_shrunk
 from mpelu.lab.studies.paper.untrained import LAYERS
-from mpelu.lab.studies.recipe import Options, Recipe
-from mpelu.lab.studies.result import Cell, Plot, Result, Series, environment
+from mpelu.lab.studies.results import Cell, Plot, Result, Series
+from mpelu.lab.studies.study import Options, Study
 
 PAPER = {
-    # residual: share of units at conv 1, 7, 14, 20, 27, in %; "1" is printed for all of them
+    # residual: share of units at conv 1, 7, 14, 20, 27, in %; the paper prints 100 % as "1"
     0.01: ("51.24", "46.83", "56.70", "78.18", "89.45"),
-    0.5: ("51.65", "50.00", "84.75", "99.60", "1"),
-    2.0: ("52.11", "53.78", "97.09", "1", "1"),
-    4.5: ("52.53", "57.54", "99.71", "1", "1"),
+    0.5: ("51.65", "50.00", "84.75", "99.60", "100"),
+    2.0: ("52.11", "53.78", "97.09", "100", "100"),
+    4.5: ("52.53", "57.54", "99.71", "100", "100"),
 }
 INITS = {"Taylor": "own", "exact": "exact"}
 
 
 def measure(options: Options, seed: int) -> dict[str, dict[int, tuple[float, ...]]]:
-    """Share of y, the input of the activation, with each residual, in %, by rule and layer."""
+    """Share of units, in %, whose residual is below each bound, by initialization and layer."""
     from mpelu.lab.inspecting import residual_histogram
 
     found = {}
@@ -42,8 +40,9 @@ def measure(options: Options, seed: int) -> dict[str, dict[int, tuple[float, ...
     return found
 
 
-def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
-    seeds = recipe.seed_count(options)
+def summarize(gathered: Gathered) -> Result:
+    study, options = gathered.study, gathered.options
+    seeds = study.seed_count(options)
     measured = [measure(options, seed) for seed in range(seeds)]
     rows = []
     for index, (residual, printed) in enumerate(PAPER.items()):
@@ -51,7 +50,7 @@ def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
             cells = [
                 Cell(f"{residual:g}"),
                 Cell(f"conv{number}"),
-                Cell(text, 100.0 if text == "1" else float(text)),
+                Cell(text, float(text)),
             ]
             for name in INITS:
                 values = tuple(each[name][number][index] for each in measured)
@@ -59,23 +58,22 @@ def summarize(recipe: Recipe, options: Options, folder: Path) -> Result:
                 cells.append(Cell(f"{mean:.2f}", mean, values))
             rows.append(tuple(cells))
     return Result(
-        recipe=recipe.name,
-        title=recipe.title,
+        study=study.name,
+        title=study.title,
         scale=options.scale,
-        shrunk=untrained_shrunk(options),
+        shrunk=untrained.shrunk(options),
         seeds=seeds,
         data="digits" if options.scale == "smoke" else "folder",
         header=("residual below", "layer", "paper, % of units", *(f"{n}, %" for n in INITS)),
         rows=tuple(rows),
         compare=((2, 3),),
         notes=(
-            "of y, the input of the activation: residuals below 0.01, 0.5, 2, 4.5 are y above "
-            "-0.1414, -1, -2, -3",
-            'the paper prints "1" for all units',
+            "for an input y of the activation, a residual below 0.01, 0.5, 2 or 4.5 means y above "
+            "-0.1414, -1, -2 or -3",
+            'the paper prints 100 % as "1"',
             untrained.MOMENT,
         ),
         plots=_plots(measured[0]),
-        environment=environment(),
     )
 
 
@@ -100,12 +98,12 @@ def _plots(measured: dict[str, dict[int, tuple[float, ...]]]) -> tuple[Plot, ...
     return tuple(plots)
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table8",
     title="Histogram of Taylor residuals in the 30-layer network",
-    needs="a folder of images, --data-dir",
+    needs="any images",
     quantity="% of units",
     seeds={"smoke": 1, "small": 1, "full": 5},
-    looks_at=untrained.looks_at,
+    inspects=untrained.inspects,
     summarize=summarize,
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from mpelu.lab.studies import scale, solvers, summary
-from mpelu.lab.studies.recipe import Recipe, Setting
+from mpelu.lab import paper
+from mpelu.lab.studies import scale, summary
+from mpelu.lab.studies.study import Setting, Study
 
 DEPTHS = (20, 32, 44, 56, 110)
 
@@ -28,27 +29,27 @@ PAPER = {
 }
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     return [
         Setting(
             name=f"{family}-{depth}",
             labels=(name, f"{depth}", parameters if depth == 110 else ""),
             paper=error,
-            config=solvers.resnet(f"{family}-{depth}", reading),
+            config=paper.resnet(f"{family}-{depth}", source),
         )
         for family, (name, errors, parameters) in PAPER.items()
         for depth, error in zip(DEPTHS, errors, strict=True)
     ]
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table9",
     title="ReLU, ELU and MPELU in residual networks on CIFAR-10",
     needs="CIFAR-10",
-    labels=("network", "layers", "parameters, paper"),
+    labels=("network", "layers", "params, paper"),
     settings=settings,
     shrink=scale.residual,
-    readings=solvers.RESNET_READINGS,
+    sources=paper.RESNET_SOURCES,
     comparisons=(
         ("mpelu-resnet-a-110", "resnet-110"),
         ("mpelu-resnet-b-110", "resnet-110"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mpelu.lab.studies import scale, solvers, summary
+from mpelu.lab import paper
+from mpelu.lab.studies import scale, summary
 from mpelu.lab.studies.paper.table09 import DEPTHS
-from mpelu.lab.studies.recipe import Recipe, Setting
+from mpelu.lab.studies.study import Setting, Study
 
 PAPER = (
     # name, figure, family (None: quoted), errors at DEPTHS, parameters at 110 layers
@@ -32,28 +33,28 @@ PAPER = (
 )
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     return [
         Setting(
             name=f"{family or 'quoted'}-{depth}",
             labels=(name, figure, f"{depth}", parameters if depth == 110 else ""),
             paper=error,
-            config=None if family is None else solvers.resnet(f"{family}-{depth}", reading),
+            config=None if family is None else paper.resnet(f"{family}-{depth}", source),
         )
         for name, figure, family, errors, parameters in PAPER
         for depth, error in zip(DEPTHS, errors, strict=True)
     ]
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table10",
     title="Residual networks without bottleneck on CIFAR-10",
     needs="CIFAR-10",
-    labels=("network", "figure", "layers", "parameters, paper"),
+    labels=("network", "figure", "layers", "params, paper"),
     settings=settings,
     shrink=scale.residual,
     seeds={"smoke": 1, "small": 3, "full": 5},
-    readings=solvers.RESNET_READINGS,
+    sources=paper.RESNET_SOURCES,
     comparisons=(("mpelu-resnet-20", "resnet-20"), ("mpelu-resnet-110", "resnet-110")),
     summarize=summary.residual_table,
 )

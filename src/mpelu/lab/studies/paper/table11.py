@@ -1,9 +1,10 @@
-"""Table 11: bottleneck variants of 164 layers on CIFAR-10, and the runs with warm-up."""
+"""Table 11: bottleneck variants with 164 layers on CIFAR-10, and two of them with warm-up."""
 
 from __future__ import annotations
 
-from mpelu.lab.studies import scale, solvers, summary
-from mpelu.lab.studies.recipe import Recipe, Setting
+from mpelu.lab import paper
+from mpelu.lab.studies import scale, summary
+from mpelu.lab.studies.study import Setting, Study
 
 DIVERGED = "diverged within few steps"
 
@@ -31,13 +32,13 @@ WARMED_UP = (
 )
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     found = [
         Setting(
             name=family,
             labels=(name, figure, parameters),
             paper=error,
-            config=solvers.resnet(f"{family}-164", reading),
+            config=paper.resnet(f"{family}-164", source),
         )
         for name, figure, family, error, parameters in PAPER
     ]
@@ -46,21 +47,21 @@ def settings(reading: str) -> list[Setting]:
             name=f"{family}-warmup",
             labels=(name, figure, ""),
             paper=text,
-            config=solvers.resnet(f"{family}-164", reading, warmup=1, warmup_lr=0.01),
+            config=paper.resnet(f"{family}-164", source, warmup=1, warmup_lr=0.01),
         )
         for name, figure, family, text in WARMED_UP
     ]
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table11",
-    title="Bottleneck variants of 164 layers on CIFAR-10",
+    title="Bottleneck variants with 164 layers on CIFAR-10",
     needs="CIFAR-10",
-    labels=("network", "figure", "parameters, paper"),
+    labels=("network", "figure", "params, paper"),
     settings=settings,
     shrink=scale.residual,
     seeds={"smoke": 1, "small": 1, "full": 5},
-    readings=solvers.RESNET_READINGS,
+    sources=paper.RESNET_SOURCES,
     comparisons=(("nopre-resnet", "preresnet"), ("nopre-resnet", "mpelu-preresnet")),
     summarize=summary.residual_table,
 )

@@ -1,9 +1,11 @@
-"""Table 12: the proposed network against the state of the art on CIFAR-10 and CIFAR-100."""
+"""Table 12: the proposed network and the state of the art on CIFAR-10 and CIFAR-100."""
 
 from __future__ import annotations
 
-from mpelu.lab.studies import scale, solvers, summary
-from mpelu.lab.studies.recipe import Recipe, Setting
+from mpelu.lab import paper
+from mpelu.lab.data import registry
+from mpelu.lab.studies import scale, summary
+from mpelu.lab.studies.study import Setting, Study
 
 QUOTED = (
     # method, settings, depth, parameters, CIFAR-10, CIFAR-100
@@ -24,7 +26,7 @@ QUOTED = (
 )
 
 PAPER = (
-    # alpha, depth, the longer training, parameters, CIFAR-10, CIFAR-100
+    # alpha, depth, whether marked †, parameters, CIFAR-10, CIFAR-100
     (1.0, 164, True, "1.696M", "4.58 (4.67 ± 0.06)", "21.35 (21.78 ± 0.33)"),
     (1.0, 1001, True, "10.28M", "3.63 (3.78 ± 0.09)", "18.96 (19.08 ± 0.16)"),
     (0.25, 164, False, "1.696M", "4.87 (5.06 ± 0.14)", "23.16 (23.29 ± 0.11)"),
@@ -32,25 +34,24 @@ PAPER = (
     (0.25, 1001, True, "10.28M", "3.57 (3.71 ± 0.11)", "18.81 (18.98 ± 0.19)"),
 )
 
-DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+DATA = ("cifar10", "cifar100")
 
 
-def settings(reading: str) -> list[Setting]:
+def settings(source: str) -> list[Setting]:
     found = []
     for index, (method, chosen, depth, parameters, *errors) in enumerate(QUOTED):
-        for (data, label), error in zip(DATA.items(), errors, strict=True):
+        for data, error in zip(DATA, errors, strict=True):
             if error != "-":
                 found.append(
                     Setting(
                         name=f"quoted-{index}-{data}",
-                        labels=(method, chosen, depth, parameters, label),
+                        labels=(method, chosen, depth, parameters, registry.find(data).label),
                         paper=error,
                         config=None,
                     )
                 )
     for alpha, layers, dagger, parameters, *errors in PAPER:
-        base = solvers.RESNET_DAGGER if dagger else solvers.RESNET
-        for (data, label), error in zip(DATA.items(), errors, strict=True):
+        for data, error in zip(DATA, errors, strict=True):
             found.append(
                 Setting(
                     name=f"nopre-{layers}-alpha{alpha:g}{'-dagger' * dagger}-{data}",
@@ -59,32 +60,31 @@ def settings(reading: str) -> list[Setting]:
                         f"alpha = {alpha:g}, beta = 1",
                         f"{layers}{'†' * dagger}",
                         parameters,
-                        label,
+                        registry.find(data).label,
                     ),
                     paper=error,
-                    config=solvers.resnet(
+                    config=paper.resnet(
                         f"nopre-resnet-{layers}",
-                        reading,
-                        base,
+                        source,
+                        dagger=dagger,
                         data=data,
                         alpha=alpha,
-                        checkpointing=layers == 1001,
+                        gradient_checkpointing=layers == 1001,
                     ),
                 )
             )
     return found
 
 
-RECIPE = Recipe(
+STUDY = Study(
     name="table12",
-    title="The proposed network against the state of the art on CIFAR-10 and CIFAR-100 "
-    "(†: 300 epochs)",
-    needs="CIFAR-10 and CIFAR-100",
-    labels=("method", "settings", "layers", "parameters, paper", "data"),
+    title="The proposed network and the state of the art on CIFAR-10 and CIFAR-100 (†: 300 epochs)",
+    needs="CIFAR-10/100",
+    labels=("method", "settings", "layers", "params, paper", "data"),
     settings=settings,
     shrink=scale.residual,
     seeds={"smoke": 1, "small": 1, "full": 5},
-    readings=solvers.RESNET_READINGS,
+    sources=paper.RESNET_SOURCES,
     comparisons=(
         ("nopre-164-alpha0.25-dagger-cifar10", "nopre-164-alpha0.25-cifar10"),
         ("nopre-164-alpha1-dagger-cifar10", "nopre-164-alpha0.25-dagger-cifar10"),

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -13,8 +14,8 @@ import pytest
 
 from mpelu.lab import cli
 from mpelu.lab.config import Config
-from mpelu.lab.studies import executor_ray, work
-from mpelu.lab.studies.work import Job
+from mpelu.lab.studies import executors
+from mpelu.lab.studies.job import Job, perform
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray isn't installed: pip install 'mpelu[ray]'"
@@ -36,7 +37,7 @@ def kill_once_it_has_a_checkpoint(run: Path, killed: list[int]) -> None:
 
 @needs_ray
 @pytest.mark.filterwarnings("ignore")
-def test_a_lost_worker_is_replaced_and_its_run_goes_on(tmp_path: Path) -> None:
+def test_a_lost_worker_is_replaced_and_its_run_continues(tmp_path: Path) -> None:
     jobs = [
         Job(name=name, config=replace(LONG, seed=seed), folder=str(tmp_path / name))
         for seed, name in enumerate(("killed", "other"))
@@ -46,22 +47,27 @@ def test_a_lost_worker_is_replaced_and_its_run_goes_on(tmp_path: Path) -> None:
         target=kill_once_it_has_a_checkpoint, args=(tmp_path / "killed", killed), daemon=True
     )
     killer.start()
-    ended = list(executor_ray.distribute(jobs, workers=2))
+    ended = list(executors.ray(jobs, workers=2))
     assert killed, "the run was over before it could be killed"
     assert {done.name: done.state for done in ended} == {"killed": "finished", "other": "finished"}
     status = json.loads((tmp_path / "killed" / "status.json").read_text())
     assert status["pid"] != killed[0]
     # The same folder as without Ray and without the loss.
-    work.perform(Job(name="plain", config=LONG, folder=str(tmp_path / "plain")))
+    perform(Job(name="plain", config=LONG, folder=str(tmp_path / "plain")))
     metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("killed", "plain")]
     assert metrics[0] == metrics[1]
 
 
-def test_without_ray_one_line_tells_how_to_get_it(monkeypatch, tmp_path, capsys) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+def test_without_ray_one_line_tells_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
     arguments = ["--scale", "smoke", "--executor", "ray", "--out", str(tmp_path), "--quiet"]
     with pytest.raises(SystemExit) as caught:
         cli.main(["reproduce", "lsuv", *arguments])
     assert caught.value.code == 2
-    assert "expected Ray, got none; pip install 'mpelu[ray]'" in capsys.readouterr().err
+    assert (
+        "executor: Ray isn't installed; install it with: pip install 'mpelu[ray]'"
+        in capsys.readouterr().err
+    )
     assert list(tmp_path.iterdir()) == []

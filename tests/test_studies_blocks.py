@@ -2,6 +2,7 @@
 
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
@@ -15,7 +16,8 @@ def test_drawn_words_are_the_layers_of_a_block(panel: tuple[str, str]) -> None:
     title, family = panel
     description, activation = blocks.describe(family)
     depth = 8 if description.branch.count("conv") == 2 else 11
-    block = models.create(f"{family}-{depth}").blocks[0]
+    network: Any = models.create(f"{family}-{depth}")
+    block = network.blocks[0]
     layers = [*block.before, *block.branch, None, *block.after]
     for word, layer in zip(blocks.words(description), layers, strict=True):
         kinds = {
@@ -30,7 +32,7 @@ def test_drawn_words_are_the_layers_of_a_block(panel: tuple[str, str]) -> None:
     assert title.startswith("(")
 
 
-def test_the_tool_draws_the_recipes_figure(tmp_path: Path) -> None:
+def test_the_tool_draws_the_figure_of_the_study(tmp_path: Path) -> None:
     tool = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "figure1.py"))
     tool["draw"](tmp_path / "new" / "figure1.png")
     assert (tmp_path / "new" / "figure1.png").read_bytes().startswith(b"\x89PNG")

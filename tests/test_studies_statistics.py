@@ -1,27 +1,40 @@
-"""Numbers over seeds, and the tables made of them."""
+"""Statistics over seeds, and the tables made of them."""
 
 import csv
 import io
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpelu.lab.studies import drawing, tables
-from mpelu.lab.studies.result import Cell, Plot, Result, Series
+from mpelu.lab.commands import output
+from mpelu.lab.commands.output import console
+from mpelu.lab.studies import drawing
+from mpelu.lab.studies.results import (
+    SHRUNK,
+    SMOKE,
+    Cell,
+    Plot,
+    Result,
+    Series,
+    comma_separated,
+    markdown,
+    show,
+    write,
+)
 from mpelu.lab.studies.statistics import mean_std, paired_bootstrap, paper_value, text_of
+from mpelu.lab.tables import make_table
 
 numbers = st.floats(-100, 100)
 
 
 def test_mean_and_sample_deviation() -> None:
-    assert mean_std([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]) == (
-        5.0,
-        pytest.approx(math.sqrt(32 / 7)),
-    )
+    found = mean_std([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0])
+    assert found == pytest.approx((5.0, math.sqrt(32 / 7)))
     mean, std = mean_std([3.0])
     assert mean == 3.0
     assert math.isnan(std)
@@ -62,7 +75,7 @@ def test_bootstrap_of_a_normal_sample_is_near_the_closed_form() -> None:
 
 
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8))
-def test_bootstrap_holds_the_mean_and_turns_with_the_sign(pairs: list) -> None:
+def test_bootstrap_holds_the_mean_and_turns_with_the_sign(pairs: list[tuple[float, float]]) -> None:
     first, second = [a for a, _ in pairs], [b for _, b in pairs]
     found = paired_bootstrap(first, second, samples=300)
     turned = paired_bootstrap(second, first, samples=300)
@@ -72,17 +85,17 @@ def test_bootstrap_holds_the_mean_and_turns_with_the_sign(pairs: list) -> None:
 
 
 def test_bootstrap_of_unequal_lengths() -> None:
-    with pytest.raises(ValueError, match="got 2 and 1"):
+    with pytest.raises(ValueError, match="got lengths 2 and 1"):
         paired_bootstrap([1.0, 2.0], [1.0])
     assert "no interval" in paired_bootstrap([2.0], [1.0]).text()
 
 
 def result() -> Result:
     return Result(
-        recipe="table9",
+        study="table9",
         title="A title",
         scale="small",
-        shrunk=("2 epochs in place of 200",),
+        shrunk=("2 epochs instead of 200",),
         seeds=2,
         data="cifar10",
         header=("network", "paper", "measured"),
@@ -99,41 +112,82 @@ def test_json_is_what_was_agreed() -> None:
     assert found["rows"][0][2] == {"text": "9.0 (9.1 ± 0.1)", "value": 9.1, "values": [9.0, 9.2]}
     assert found["rows"][0][0] == {"text": "a|b, c"}
     assert found["compare"] == [[1, 2]]
-    assert found["shrunk"] == ["2 epochs in place of 200"]
+    assert found["shrunk"] == ["2 epochs instead of 200"]
 
 
 def test_markdown_escapes_and_csv_quotes() -> None:
-    text = tables.markdown(result())
+    text = markdown(result())
     assert "| a\\|b, c | 8.75 | 9.0 (9.1 ± 0.1) |" in text
-    assert "Shrunk: 2 epochs in place of 200." in text
+    assert "Scaled down: 2 epochs instead of 200." in text
     assert "![A title](figure.png)" in text
     assert "figure.pdf" not in text
-    rows = list(csv.reader(io.StringIO(tables.comma_separated(result()))))
+    rows = list(csv.reader(io.StringIO(comma_separated(result()))))
     assert rows == [["network", "paper", "measured"], ["a|b, c", "8.75", "9.0 (9.1 ± 0.1)"]]
 
 
 def test_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    tables.show(result())
+    show(result(), console())
     out = capsys.readouterr().out
-    assert "shrunk: 2 epochs in place of 200" in out
+    assert "scaled down: 2 epochs instead of 200" in out
     assert "9.0 (9.1 ± 0.1)" in out
     assert "- a note" in out
+    assert SMOKE not in " ".join(out.split())
 
 
-def test_a_narrow_terminal_cuts_nothing_off(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(tables, "_FILE_WIDTH", 40)
-    shrunk = Cell("warmup 0 in place of 1, all else alike")
+def test_a_smoke_test_compares_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    smoke = replace(result(), scale="smoke")
+    assert smoke.compare == ()
+    assert json.loads(smoke.to_json())["smoke"] is True
+    assert f"**{SMOKE}**" in markdown(smoke)
+    show(smoke, console())
+    assert SMOKE in " ".join(capsys.readouterr().out.split())
+    drawing = replace(smoke, shrunk=())  # the same at every scale
+    assert json.loads(drawing.to_json())["smoke"] is False
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_a_narrow_terminal_cuts_nothing_off(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "FILE_WIDTH", width)
+    shrunk = Cell("warm-up 0 instead of 1, all else alike")
     rows = ((Cell("[bold]a network of many words"), Cell("8.75", 8.75), shrunk),)
-    many = replace(result(), header=("network", "paper", "shrunk"), rows=rows * 2)
-    tables.show(many)
+    many = replace(result(), header=("network", "paper", SHRUNK), rows=rows * 2)
+    show(many, console())
     out = capsys.readouterr().out
     assert "…" not in out
-    assert "[bold]a network of many words" in out
-    assert "- shrunk in rows 1, 2: warmup 0 in place of 1" in " ".join(out.split())
-    assert max(len(line) for line in out.splitlines()) <= 40
+    assert "- scaled down in rows 1, 2: warm-up 0 instead of 1" in " ".join(out.split())
+    assert max(len(line) for line in out.splitlines()) <= width
+    for word in ("[bold]a", "network", "words", "8.75"):
+        assert word in out
 
 
-def test_plots_as_png_and_pdf(tmp_path) -> None:
+def test_words_are_broken_only_where_there_is_no_room(capsys: pytest.CaptureFixture[str]) -> None:
+    header = ("initialization", "activation", "measured, top-1 error %")
+    rows = [("Gaussian + BN", "MPELU", "37.66"), ("ours", "ReLU", "fails to converge")]
+    for width, words in ((37, ("initialization", "activation", "measured,")), (12, ("MPELU",))):
+        console().print(make_table(header, rows, width))
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= width
+        for word in words:
+            assert any(word in line for line in lines) == (width == 37)
+
+
+def test_a_file_is_complete_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(result(), tmp_path)
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert sorted(before) == ["result.csv", "result.json", "result.md"]
+
+    def fail(*_: object) -> None:
+        raise OSError("disk")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk"):
+        write(replace(result(), title="Another"), tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+def test_plots_as_png_and_pdf(tmp_path: Path) -> None:
     plot = Plot(
         title="t", x_label="x", y_label="y, %", log_y=True, series=(Series("s", [1, 2], [1, 10]),)
     )

@@ -1,7 +1,4 @@
-"""One run, done wherever it is sent.
-
-A run folder that is there already is taken up where it ended.
-"""
+"""One run of a study, in whichever process or machine it is sent to."""
 
 from __future__ import annotations
 
@@ -15,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab.config import Config
-from mpelu.lab.errors import UserError
+from mpelu.lab.errors import UserError, one_line
+from mpelu.lab.run import folder as runs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A run and where it is to be."""
+    """A run and its folder."""
 
     name: str
     config: Config
@@ -37,46 +35,53 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class JobOutcome:
     """How a run ended."""
 
     name: str
     state: str
-    """finished, diverged, interrupted, failed, or full: there was no space left."""
+    """finished, diverged, interrupted, failed, or full if there was no space left."""
     message: str
 
 
-def perform(job: Job, *, quiet: bool = True) -> Done:
-    """Trains, or goes on with a run that was stopped; what goes wrong becomes a `Done`."""
+def perform(job: Job, *, progress: bool = False) -> JobOutcome:
+    """Trains, or resumes a run that was stopped. Errors become a JobOutcome.
+
+    Args:
+        job: the run.
+        progress: print the run's progress.
+    """
     from mpelu.lab.training.display import for_terminal
     from mpelu.lab.training.launch import resume, train
 
+    display = for_terminal() if progress else None
     folder = Path(job.folder)
     try:
-        if (folder / "config.json").exists():
+        if runs.is_run(folder):
             changes: dict[str, Any] = {}
             if job.config.data_dir is not None:
                 changes["data_dir"] = job.config.data_dir
-            outcome = resume(folder, changes=changes, display=None if quiet else for_terminal())
+            # The job comes from the user's own command, so the code it names is trusted.
+            trust = set(job.config.references.values())
+            outcome = resume(folder, changes=changes, display=display, trust=trust)
         else:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            outcome = train(job.config, folder, display=None if quiet else for_terminal())
+            outcome = train(job.config, folder, display=display)
     except Exception as error:
         return failed(job.name, error)
-    return Done(name=job.name, state=outcome.state, message=outcome.message)
+    return JobOutcome(name=job.name, state=outcome.state, message=outcome.message)
 
 
-def failed(name: str, error: BaseException) -> Done:
-    """The error in a line; a full disk is told apart, since the other runs would meet it too."""
+def failed(name: str, error: BaseException) -> JobOutcome:
+    """The outcome of an error. A full disk is told apart, because other runs would meet it too."""
     if is_full(error):
-        return Done(name=name, state="full", message=str(error))
+        return JobOutcome(name=name, state="full", message=str(error))
     kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return Done(name=name, state="failed", message=kind + line)
+    return JobOutcome(name=name, state="failed", message=kind + one_line(error))
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether it, or what led to it, is a lack of space."""
+    """Whether the error, or a cause of it, is that no space was left."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -85,11 +90,11 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def main() -> None:
-    """Reads one job as JSON and writes how it ended, both through standard streams."""
+    """Reads a job as JSON from standard input and writes its outcome to standard output."""
     job = Job.from_json(sys.stdin.readline())
     # What the run prints goes to standard error, so that the answer stands alone.
     answer = os.dup(1)
     os.dup2(2, 1)
-    done = perform(job, quiet="--quiet" in sys.argv)
-    with contextlib.suppress(BrokenPipeError):  # who asked has ended; the folder holds the run
-        os.write(answer, (json.dumps(asdict(done)) + "\n").encode())
+    outcome = perform(job, progress="--progress" in sys.argv)
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it; the folder holds the run
+        os.write(answer, (json.dumps(asdict(outcome)) + "\n").encode())

@@ -1,16 +1,20 @@
-"""Every recipe, end to end on a few steps."""
+"""Every study, end to end with a few steps, and what a smoke test must not claim."""
 
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mpelu.lab import cli
-from mpelu.lab import studies as recipes
+from mpelu.lab import cli, studies
+from mpelu.lab.studies import results
+
+DRAWN = ("figure1", "figure4", "figure5")
+"""Drawings are the same at every scale."""
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", studies.names())
 def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["reproduce", name, "--scale", "smoke", "--quiet", "--out", str(tmp_path)]
     assert cli.main(arguments) == 0
@@ -26,12 +30,26 @@ def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for figure in found["figures"]:
         assert (folder / figure).stat().st_size > 1000
     assert len(found["figures"]) == (2 if found["plots"] or name in DRAWN else 0)
-    expected = recipes.find(name).runs(recipes.Options(scale="smoke"))
+    expected = studies.find(name).runs(studies.Options(scale="smoke"))
     assert sorted(found["runs"]) == sorted(f"runs/{run.name}" for run in expected)
-    assert found["title"] in capsys.readouterr().out.replace("\n", " ")
+    out = capsys.readouterr().out
+    assert found["title"] in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
+    check_it_claims_nothing(name, found, out, (folder / "result.md").read_text())
 
 
-DRAWN = ("figure1", "figure4", "figure5")
+def check_it_claims_nothing(name: str, found: dict[str, Any], out: str, markdown: str) -> None:
+    """A smoke test says that it is one, and compares nothing."""
+    assert found["smoke"] == (name not in DRAWN)
+    for text in (out, markdown):
+        assert (results.SMOKE in " ".join(text.split())) == found["smoke"]
+    assert found["compare"] == []
+    assert not any("pair" in note or "variance at" in note for note in found["notes"])
+    texts = [cell["text"] for row in found["rows"] for cell in row[len(row) // 2 :]]
+    assert not any(text.startswith(("fails:", "converges:")) for text in texts)
+    if name == "table4":
+        ratios = [row[4] for row in found["rows"]]
+        assert ratios == [{"text": ""}] * 4
 
 
 def test_figure2_says_which_error_was_measured(tmp_path: Path) -> None:
@@ -41,7 +59,7 @@ def test_figure2_says_which_error_was_measured(tmp_path: Path) -> None:
         "paper, iterations to 15 % test error",
         "measured, iterations to 95 % test error",
     ]
-    assert "95 % error in place of 15 %" in found["shrunk"]
+    assert "95 % test error instead of 15 %" in found["shrunk"]
     assert found["rows"][0][1] == {"text": "25k", "value": 25_000}
 
 

@@ -1,0 +1,219 @@
+"""Where runs are executed: in this process, in processes on this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from mpelu.lab.errors import UserError, one_line, plural
+from mpelu.lab.studies.job import Job, JobOutcome, failed, perform
+
+RETRIES = 3
+"""How often Ray restarts a run whose worker was lost."""
+_GRACE = 60.0
+"""Seconds a run has to finish its step and write a checkpoint once it is asked to stop."""
+_WORKER = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "from mpelu.lab.studies.job import main; main()"
+)
+"""Stopped while it imports, a worker ends without a traceback."""
+
+
+def inline(jobs: Sequence[Job]) -> Generator[JobOutcome, None, None]:
+    """Runs one after the other in this process, which saves starting others."""
+    for job in jobs:
+        yield perform(job)
+
+
+def local(
+    jobs: Sequence[Job], *, processes: int, progress: bool = False, program: Sequence[str] = ()
+) -> Generator[JobOutcome, None, None]:
+    """Runs each job in a process of its own; the cores are divided among those at work.
+
+    If a process dies, only its run is lost. On Ctrl-C, or when the generator is closed, every
+    process is asked to stop and finishes its step.
+
+    Args:
+        jobs: the runs.
+        processes: how many run at a time.
+        progress: print the progress of runs, to standard error.
+        program: command in place of Python with `mpelu.lab.studies.job.main`, for tests.
+    """
+    processes = max(1, min(processes, len(jobs)))
+    running: dict[int, subprocess.Popen[str]] = {}
+    stopping = threading.Event()
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    environment = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    command = [*(program or (sys.executable, "-c", _WORKER))]
+    command += ["--progress"] * progress
+
+    def run(job: Job) -> JobOutcome:
+        if stopping.is_set():
+            return JobOutcome(name=job.name, state="interrupted", message="not started")
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+            # A process group of its own: Ctrl-C arrives here, and is passed on once to each.
+            start_new_session=True,
+        )
+        running[process.pid] = process
+        try:
+            out, _ = process.communicate(job.to_json() + "\n")
+        finally:
+            running.pop(process.pid, None)
+        return _answer(job, out, process.returncode)
+
+    with ThreadPoolExecutor(processes) as pool:
+        waiting: set[Future[JobOutcome]] = {pool.submit(run, job) for job in jobs}
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for each in ended:
+                    yield each.result()
+        finally:
+            stopping.set()
+            _stop(list(running.values()))
+
+
+def _answer(job: Job, out: str, code: int) -> JobOutcome:
+    with contextlib.suppress(ValueError, IndexError, TypeError):
+        return JobOutcome(**json.loads(out.strip().splitlines()[-1]))
+    reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    return JobOutcome(name=job.name, state="failed", message=f"its process {reason}")
+
+
+def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+    for process in processes:
+        try:
+            process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def ray(
+    jobs: Sequence[Job],
+    *,
+    address: str | None = None,
+    cpus: float = 1,
+    gpus: float = 0,
+    workers: int | None = None,
+) -> Generator[JobOutcome, None, None]:
+    """Hands the runs to Ray, which sends each to a worker that has room for it.
+
+    A run whose worker is lost continues from its last checkpoint on another one. All machines need
+    the output directory, and the data, at the same path.
+
+    Args:
+        jobs: the runs.
+        address: a running cluster; None to start one on this machine and shut it down afterwards.
+        cpus: CPUs per run.
+        gpus: GPUs per run.
+        workers: runs at a time in a cluster started here; None for one per core.
+
+    Raises:
+        UserError: if Ray isn't installed, no cluster answers, or no machine has room for a run.
+    """
+    module = load_ray()
+    with _cluster(module, address, cpus, workers):
+        _check_room(module, cpus, gpus)
+        task = module.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)(_perform)
+        names = {
+            task.options(name=job.name).remote(job.to_json(), max(1, int(cpus))): job.name
+            for job in jobs
+        }
+        waiting = list(names)
+        try:
+            while waiting:
+                ended, waiting = module.wait(waiting)
+                for each in ended:
+                    yield _outcome(module, each, names[each])
+        finally:
+            for each in waiting:
+                module.cancel(each)
+
+
+def load_ray() -> Any:
+    """Imports Ray.
+
+    Raises:
+        UserError: if it isn't installed.
+    """
+    # By default, Ray reports usage statistics to its developers.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            "Ray isn't installed; install it with: pip install 'mpelu[ray]'", field="executor"
+        ) from None
+    return ray
+
+
+def _perform(text: str, threads: int) -> JobOutcome:
+    import torch
+
+    torch.set_num_threads(threads)
+    return perform(Job.from_json(text))
+
+
+def _outcome(module: Any, reference: Any, name: str) -> JobOutcome:
+    try:
+        outcome = module.get(reference)
+    except module.exceptions.WorkerCrashedError:
+        lost = f"its worker was lost {plural(RETRIES + 1, 'time')}"
+        return JobOutcome(name=name, state="failed", message=lost)
+    except module.exceptions.RayError as error:
+        return failed(name, error)
+    assert isinstance(outcome, JobOutcome)
+    return outcome
+
+
+@contextlib.contextmanager
+def _cluster(module: Any, address: str | None, cpus: float, workers: int | None) -> Iterator[None]:
+    if module.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is not None:
+        options["address"] = address
+    else:
+        options["include_dashboard"] = False
+        if workers is not None:
+            options["num_cpus"] = max(1, int(workers * cpus))
+    try:
+        module.init(**options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = "a new cluster" if address is None else f"the cluster at {address}"
+        raise UserError(
+            f"can't connect to {where}: {one_line(error)}", field="ray_address"
+        ) from error
+    try:
+        yield
+    finally:
+        module.shutdown()
+
+
+def _check_room(module: Any, cpus: float, gpus: float) -> None:
+    """Raises UserError if no machine has room for a run, for which Ray would wait forever."""
+    machines = [node["Resources"] for node in module.nodes() if node["Alive"]]
+    for field, name, wanted in (("cpus_per_run", "CPU", cpus), ("gpus_per_run", "GPU", gpus)):
+        most = max((machine.get(name, 0) for machine in machines), default=0)
+        if wanted > most:
+            raise UserError(
+                f"expected at most what a machine of the cluster has, {most:g}, got {wanted:g}",
+                field=field,
+            )

@@ -1,0 +1,523 @@
+"""What is run, what isn't repeated, and what happens when something goes wrong."""
+
+import argparse
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from mpelu.lab import cli, studies
+from mpelu.lab.commands import reproduce
+from mpelu.lab.config import Config
+from mpelu.lab.errors import UserError
+from mpelu.lab.run import folder as runs
+from mpelu.lab.studies import executors, results, runner
+from mpelu.lab.studies.gather import gather
+from mpelu.lab.studies.job import Job, JobOutcome, failed, perform
+from mpelu.lab.studies.paper import learning
+from mpelu.lab.studies.study import Execution, Options, Setting, Study
+
+QUICK = Config(
+    model="resnet-8", model_options={"width": 2}, iterations=4, batch_size=16, train_limit=64,
+    test_limit=32, test_every=2, log_every=1, threads=1,
+)  # fmt: skip
+
+
+def study(**configs: Config) -> Study:
+    chosen = configs or {"one": QUICK, "two": replace(QUICK, activation="elu")}
+    names = list(chosen)
+    return Study(
+        name="table9",
+        title="Two networks",
+        needs="nothing",
+        labels=("network",),
+        settings=lambda source: [
+            Setting(name=name, labels=(name,), paper="9.10", config=config)
+            for name, config in chosen.items()
+        ],
+        comparisons=((names[0], names[-1]),),
+    )
+
+
+class Reproduce(Protocol):
+    def __call__(self, chosen: Study, *flags: str) -> int: ...
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reproduce:
+    """`mpelu reproduce` with a study, one run after the other in this process, two seeds."""
+
+    def inline(options: Options, execution: Execution, jobs: Sequence[Job]) -> object:
+        return executors.inline(jobs)
+
+    def command(chosen: Study, *flags: str) -> int:
+        monkeypatch.setattr(studies, "find", lambda name: chosen)
+        monkeypatch.setattr(runner, "_executor", inline)
+        parser = argparse.ArgumentParser()
+        reproduce.add(parser.add_subparsers())
+        words = ["table9", "--scale", "full", "--seeds", "2", "--out", str(tmp_path), *flags]
+        arguments = parser.parse_args(["reproduce", *words])
+        code: int = arguments.run(arguments)
+        return code
+
+    return command
+
+
+def options() -> Options:
+    return Options(scale="full", seeds=2)
+
+
+def result(tmp_path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((tmp_path / "table9-full" / "result.json").read_text())
+    return found
+
+
+def folder(tmp_path: Path, name: str) -> Path:
+    return tmp_path / "table9-full" / "runs" / name
+
+
+def test_finished_runs_are_not_repeated(
+    run: Reproduce,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(study()) == 0
+    first = result(tmp_path)
+    assert [row[0]["text"] for row in first["rows"]] == ["one", "two"]
+    assert [row[4]["value"] for row in first["rows"]] == [2, 2]
+    assert len(first["rows"][0][2]["values"]) == 2
+    assert any("2 pairs" in note and "95 % paired bootstrap" in note for note in first["notes"])
+    monkeypatch.setattr(executors, "perform", lambda *_, **__: pytest.fail("run again"))
+    capsys.readouterr()
+    assert run(study()) == 0
+    assert "0 runs, 4 finished before" in capsys.readouterr().out
+    assert result(tmp_path)["rows"] == first["rows"]
+
+
+def test_an_interrupted_run_continues(run: Reproduce, tmp_path: Path) -> None:
+    run(study())
+    whole = (folder(tmp_path, "one-seed0") / "metrics.jsonl").read_bytes()
+    status = folder(tmp_path, "one-seed0") / "status.json"
+    values = json.loads(status.read_text())
+    status.write_text(json.dumps({**values, "state": "interrupted"}))
+    (folder(tmp_path, "one-seed0") / "model.safetensors").unlink()
+    assert run(study()) == 0
+    assert json.loads(status.read_text())["state"] == "finished"
+    assert (folder(tmp_path, "one-seed0") / "metrics.jsonl").read_bytes() == whole
+
+
+def test_runs_of_an_older_schema_count(
+    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Schema 1 had another name for a field, and wrote the number that test_every's default means.
+    quick = replace(QUICK, test_every=None)
+    run(study(one=quick))
+    for path in folder(tmp_path, "").iterdir():
+        values = json.loads((path / "config.json").read_text())
+        del values["schema"]
+        values["checkpointing"] = values.pop("gradient_checkpointing")
+        values["test_every"] = 4
+        (path / "config.json").write_text(json.dumps(values))
+    monkeypatch.setattr(executors, "perform", lambda *_: pytest.fail("run again"))
+    assert run(study(one=quick)) == 0
+    for source in ("paper", "code"):
+        for name in studies.names():
+            for each in studies.find(name).runs(Options(scale="smoke", follow=source)):
+                assert each.config.test_every is None  # as folders of schema 1 are read
+
+
+def test_each_run_folder_is_read_once(
+    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(study())
+    shutil.rmtree(folder(tmp_path, "two-seed1"))
+    read, real = [], runs.read
+
+    def count(path: Path) -> runs.Run:
+        read.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(runs, "read", count)
+    run(study())
+    assert sorted(read) == ["one-seed0", "one-seed1", "two-seed0", "two-seed1"]
+
+
+def test_the_python_api_returns_results_and_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="mpelu.lab.studies"):
+        figure, table = studies.reproduce(["figure4", "lsuv"], scale="smoke", out=tmp_path)
+    assert capfd.readouterr() == ("", "")
+    assert (figure.study, table.study) == ("figure4", "lsuv")
+    assert len(table.rows) == 4
+    assert "lsuv, smoke: 4 runs" in caplog.messages
+    assert caplog.messages[-1] == f"written to {tmp_path / 'lsuv-smoke'}"
+    with pytest.raises(UserError, match="unknown study 'tabel9'"):
+        studies.reproduce("tabel9", out=tmp_path)
+
+
+def test_the_python_api_warns_of_failed_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def other(job: Job) -> JobOutcome:
+        return failed(job.name, UserError("no luck")) if "52" in job.name else perform(job)
+
+    monkeypatch.setattr(executors, "perform", other)
+    (table,) = studies.reproduce("lsuv", scale="smoke", out=tmp_path)
+    assert [row[-2].text for row in table.rows] == ["1", "1", "0", "0"]
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "lsuv 3/4 52-lsuv-seed0 failed: no luck",
+        "lsuv 4/4 52-ours-seed0 failed: no luck",
+    ]
+
+
+def test_a_failed_run_does_not_stop_the_others(
+    run: Reproduce,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def other(job: Job) -> JobOutcome:
+        if job.name == "one-seed1":
+            return failed(job.name, RuntimeError("out of\nmemory"))
+        return perform(job)
+
+    monkeypatch.setattr(executors, "perform", other)
+    assert run(study()) == 1
+    assert "one-seed1 failed: RuntimeError: out of" in capsys.readouterr().out
+    found = result(tmp_path)
+    assert [row[4]["value"] for row in found["rows"]] == [1, 2]
+    assert any(note.startswith("1 left out:") and "one-seed1" in note for note in found["notes"])
+
+
+def test_diverged_runs_are_counted(
+    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(study(good=QUICK, bad=replace(QUICK, lr=1e9))) == 0
+    good, bad = result(tmp_path)["rows"]
+    assert (bad[2]["text"], bad[4]["value"], bad[5]["value"]) == ("diverged", 2, 2)
+    assert "values" not in bad[2]
+    assert bad[3]["text"].startswith("diverged at step ")
+    assert (good[4]["value"], good[5]["value"]) == (2, 0)
+    assert any("2 of 2 pairs with a diverged run" in note for note in result(tmp_path)["notes"])
+    monkeypatch.setattr(executors, "perform", lambda *_, **__: pytest.fail("run again"))
+    run(study(good=QUICK, bad=replace(QUICK, lr=1e9)))
+
+
+def test_foreign_folders_are_named_left_out_and_kept(
+    run: Reproduce, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(study())
+    shutil.rmtree(folder(tmp_path, "one-seed0"))
+    folder(tmp_path, "one-seed0").mkdir()
+    (folder(tmp_path, "one-seed0") / "holiday.jpg").write_text("not a run")
+    other = folder(tmp_path, "two-seed0") / "config.json"
+    other.write_text(other.read_text().replace('"lr": 0.1', '"lr": 0.3'))
+    (folder(tmp_path, "two-seed1") / "config.json").write_text("{")
+    folder(tmp_path, "unknown").mkdir()
+    capsys.readouterr()
+    assert run(study()) == 1
+    out = capsys.readouterr().out
+    assert "one-seed0: expected a run folder (with config.json), got none" in out
+    assert "two-seed0: a run with other settings: lr is 0.3, expected 0.1" in out
+    assert "two-seed1: config.json can't be read" in out
+    (note,) = [note for note in result(tmp_path)["notes"] if "left out" in note]
+    assert note.startswith("4 left out:")
+    assert "unknown: not a run of this study" in note
+    assert (folder(tmp_path, "one-seed0") / "holiday.jpg").exists()
+    assert [row[3]["value"] for row in result(tmp_path)["rows"]] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        (
+            "status.json",
+            '{"state": "finished", "test_error": "low"}',
+            "expected a number for test_error",
+        ),
+        (
+            "status.json",
+            '{"state": "finished", "test_error": NaN}',
+            "expected a number for test_error",
+        ),
+        ("metrics.jsonl", "damaged", "expected the tests of a finished run"),
+        ("data.json", '{"classes": 3}', "data.json: expected a list of classes"),
+        ("data.json", "", "data.json: expected a list of classes"),
+    ],
+)
+def test_damaged_runs_are_left_out(
+    run: Reproduce,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    text: str,
+    reason: str,
+) -> None:
+    chosen = replace(study(), summarize=learning.table)
+    run(chosen)
+    (folder(tmp_path, "one-seed0") / file).write_text(text)
+    capsys.readouterr()
+    assert run(chosen) == 1
+    assert reason in capsys.readouterr().out
+    assert [row[4]["value"] for row in result(tmp_path)["rows"]] == [1, 2]
+
+
+def test_damaged_rows_are_left_out_of_curves(run: Reproduce, tmp_path: Path) -> None:
+    chosen = replace(study(), summarize=learning.table)
+    run(chosen)
+    with (folder(tmp_path, "one-seed0") / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "step", "loss": 1}\n{"kind": "step", "step": 9, "loss": "nan"}\n')
+    assert run(chosen) == 0
+    series = result(tmp_path)["plots"][0]["series"]
+    assert [each["x"] for each in series] == [[1, 2, 3, 4], [1, 2, 3, 4]]
+
+
+def test_a_diverged_run_without_details(run: Reproduce, tmp_path: Path) -> None:
+    chosen = study(good=QUICK, bad=replace(QUICK, lr=1e9))
+    run(chosen)
+    status = folder(tmp_path, "bad-seed0") / "status.json"
+    status.write_text('{"state": "diverged", "step": 7, "diverged": "early"}')
+    assert run(chosen) == 0
+    assert result(tmp_path)["rows"][1][3]["text"].startswith("diverged at step 7")
+
+
+def test_a_recipe_without_runs_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(executors, "perform", lambda job: failed(job.name, UserError("no luck")))
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["reproduce", "lsuv", "figure4", "--scale", "smoke", "--out", str(tmp_path)])
+    assert caught.value.code == 2
+    assert "lsuv: expected at least one finished run" in capsys.readouterr().err
+    assert (tmp_path / "figure4-smoke" / "result.json").exists()
+
+
+def test_no_runs_at_all(run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "perform", lambda job: failed(job.name, UserError("no luck")))
+    with pytest.raises(UserError, match="table9: expected at least one finished run, got none"):
+        run(study())
+    assert not (tmp_path / "table9-full" / "result.json").exists()
+
+
+def test_a_full_disk_keeps_finished_runs(
+    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 0
+
+    def other(job: Job) -> JobOutcome:
+        nonlocal count
+        count += 1
+        if count < 3:
+            return perform(job)
+        try:
+            raise UserError("cannot write") from OSError(errno.ENOSPC, "No space left on device")
+        except UserError as error:
+            return failed(job.name, error)
+
+    monkeypatch.setattr(executors, "perform", other)
+    with pytest.raises(UserError, match=r"no space left .*finished runs are kept"):
+        run(study())
+    assert count == 3  # the fourth would meet the same
+    kept = gather(study(), options(), tmp_path / "table9-full").ended()
+    assert [each.named.name for each in kept] == ["one-seed0", "two-seed0"]
+
+
+def test_a_full_disk_while_writing_the_result(
+    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(results, "write", write)
+    with pytest.raises(UserError, match="no space left"):
+        run(study())
+
+
+def test_learning_is_told_from_guessing(
+    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = replace(QUICK, lr=1e-9)
+    able = replace(QUICK, iterations=60, lr=0.05, test_every=60)
+    chosen = replace(study(stuck=stuck, able=able), summarize=learning.table)
+    run(chosen)
+    texts = [row[2]["text"] for row in result(tmp_path)["rows"]]
+    assert texts[0].startswith("fails: ")
+    assert texts[1].startswith("converges: ")
+    assert result(tmp_path)["figures"] == ["figure.png", "figure.pdf"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tabel9"], "unknown study 'tabel9'; did you mean 'table9'? (`mpelu list` lists all"),
+        (["table9", "--seeds", "0"], "seeds: expected a number >= 1, got 0"),
+        (["table9", "--jobs", "0"], "jobs: expected a number >= 1, got 0"),
+        (["table9", "--cpus-per-run", "0"], "expected a number > 0, got 0"),
+        (["table9", "--ray-address", "auto"], "only used by the executor ray, got executor local"),
+        (["table7", "--scale", "small"], "required here: a directory with images in train/CLASS/"),
+        (
+            ["figure4", "table8", "--scale", "small"],
+            "required here: a directory with images in train/CLASS/",
+        ),
+        (["table9", "--scale", "huge"], "'huge'"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["reproduce", *arguments, "--out", str(out)])
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_missing_data_is_told_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    arguments = ["--scale", "full", "--data-dir", str(tmp_path / "empty"), "--out", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        cli.main(["reproduce", "table2", *arguments])
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "table2-full").exists()
+
+
+def test_dry_run_estimates_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--scale", "smoke", "--seeds", "3", "--dry-run", "--out", str(tmp_path / "out")]
+    assert cli.main(["reproduce", "figure3", "figure1", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "figure3, smoke: 12 runs" in out
+    assert out.count("mpelu-30-ours-seed") == 3
+    assert "figure1, smoke: trains nothing" in out
+    assert "estimated from a few steps" in out
+    assert not (tmp_path / "out").exists()
+
+
+def jobs(tmp_path: Path, *names: str, config: Config = QUICK) -> list[Job]:
+    return [Job(name=name, config=config, folder=str(tmp_path / name)) for name in names]
+
+
+def test_processes_do_the_runs(tmp_path: Path) -> None:
+    ended = list(executors.local(jobs(tmp_path, "a", "b"), processes=2))
+    assert {done.name: done.state for done in ended} == {"a": "finished", "b": "finished"}
+    # What a process computes is what this one would.
+    perform(*jobs(tmp_path, "c"))
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in "abc"]
+    assert metrics[0] == metrics[1] == metrics[2]
+
+
+def test_a_process_that_dies_takes_only_its_run(tmp_path: Path) -> None:
+    program = tmp_path / "work.py"
+    program.write_text(
+        "import json, os, sys\n"
+        "name = json.loads(sys.stdin.readline())['name']\n"
+        "if name == 'a': os.kill(os.getpid(), 9)\n"
+        "if name == 'b': sys.exit(3)\n"
+        "print(json.dumps({'name': name, 'state': 'finished', 'message': 'well'}))\n"
+    )
+    command = [sys.executable, str(program)]
+    ended = executors.local(jobs(tmp_path, "a", "b", "c"), processes=2, program=command)
+    found = {done.name: (done.state, done.message) for done in ended}
+    assert found["a"] == ("failed", "its process was killed by SIGKILL")
+    assert found["b"] == ("failed", "its process exited with 3")
+    assert found["c"] == ("finished", "well")
+
+
+def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
+    long = replace(QUICK, iterations=100_000, test_every=100_000, checkpoint_every=10)
+    program = (
+        "import sys\n"
+        "from mpelu.lab.studies import executors\n"
+        "from mpelu.lab.studies.job import Job\n"
+        "jobs = [Job.from_json(line) for line in sys.argv[1:]]\n"
+        "try:\n    list(executors.local(jobs, processes=2))\n"
+        "except KeyboardInterrupt:\n    sys.exit(130)"
+    )
+    texts = [job.to_json() for job in jobs(tmp_path, "a", "b", "c", config=long)]
+    process = subprocess.Popen([sys.executable, "-c", program, *texts])
+    wait_for(lambda: all(step(tmp_path / name) >= 10 for name in "ab"))
+    pids = [json.loads((tmp_path / name / "status.json").read_text())["pid"] for name in "ab"]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    states = [json.loads((tmp_path / n / "status.json").read_text())["state"] for n in "ab"]
+    assert states == ["interrupted", "interrupted"]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids) or sys.platform != "linux"
+    assert not (tmp_path / "c").exists()
+
+
+def test_sigterm_leaves_no_process(tmp_path: Path) -> None:
+    program = "import sys; from mpelu.lab.cli import main; sys.exit(main())"
+    arguments = ["--scale", "smoke", "--jobs", "2", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "reproduce", "table9", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    # As soon as its workers have begun, most likely while they still import.
+    wait_for(lambda: (tmp_path / "table9-smoke" / "runs").exists())
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    # The workers share its output: it ends once the last of them has.
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == reproduce.TERMINATED
+    assert "Traceback" not in out
+    assert out.endswith("interrupted; run the same command again to continue\n")
+    there = list((tmp_path / "table9-smoke" / "runs").iterdir())
+    assert len(there) < 20
+    assert not (tmp_path / "table9-smoke" / "result.json").exists()
+
+
+def step(run: Path) -> int:
+    """Of the newest checkpoint."""
+    found = [path.name for path in (run / "checkpoints").glob("*")]
+    return max((int("".join(filter(str.isdigit, name)) or 0) for name in found), default=0)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+def test_interruption_ends_with_its_own_code(
+    run: Reproduce, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        executors,
+        "perform",
+        lambda job: JobOutcome(name=job.name, state="interrupted", message="interrupted"),
+    )
+    assert run(study()) == reproduce.INTERRUPTED
+    assert "run the same command again" in capsys.readouterr().out
+
+
+def test_an_unwritable_folder_is_one_line(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        (tmp_path / "out").write_text("a file")  # root may write anywhere else
+        out = tmp_path / "out"
+    else:
+        out = tmp_path / "out"
+        out.mkdir(mode=0o500)
+    with pytest.raises(UserError, match="can't write to"):
+        list(runner.run([study()], options(), Execution(out=out)))
