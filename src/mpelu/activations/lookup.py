@@ -189,13 +189,24 @@ def describe(module: nn.Module) -> ElementwiseFunction | None:
 
     if any(is_lazy(each) or each.is_meta for each in module.parameters()):
         return None
+    return known_function(module) or probe(module)
+
+
+def known_function(module: nn.Module) -> ElementwiseFunction | None:
+    """The function of a module that the table knows, without running it; otherwise None.
+
+    Example:
+        >>> known_function(torch.nn.LeakyReLU(0.1)).slope
+        0.1
+    """
     found = _match(type(module))
-    if found is not None:
-        record, base = found
-        # A class that inherits from a known one may compute something else.
-        if record.function is not None and type(module).forward is base.forward:
-            return record.function(module)
-    return probe(module)
+    if found is None:
+        return None
+    record, base = found
+    # A class that inherits from a known one may compute something else.
+    if record.function is None or type(module).forward is not base.forward:
+        return None
+    return record.function(module)
 
 
 def slopes_at_zero(record: ActivationRecord, **options: Any) -> tuple[float, float]:

@@ -10,14 +10,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from mpelu.activations import TABLE, known_function
 from mpelu.gaussian import leaky_moments, moments, quadrature_moments, to_float64
 from mpelu.graph import elementwise, elementwise_channels, elementwise_function, identity
 from mpelu.init.values import Value, as_value, average, fit, size_of
-from mpelu.modules import MPELU
-
-# The constants of torch.nn.SELU, which does not export them.
-SELU_ALPHA = 1.6732632423543772848170429916717
-SELU_SCALE = 1.0507009873554804934193349852946
 
 _PROBE_STEP = 1e-6
 _LEAST_SHARE = 0.01
@@ -103,22 +99,16 @@ def _measured(name: str, function: Callable[[Tensor], Tensor], channels: int) ->
 def describe_module(module: nn.Module) -> Activation | None:
     """The module as an activation, or None if it isn't one."""
     name = type(module).__name__
-    if isinstance(module, MPELU):
-        return exponential(name, module.alpha, module.beta)
-    if isinstance(module, nn.ELU):
-        return exponential(name, module.alpha, 1.0)
-    if isinstance(module, nn.CELU):
-        return exponential(name, module.alpha, 1 / module.alpha)
-    if isinstance(module, nn.SELU):
-        return exponential(name, SELU_ALPHA, 1.0, SELU_SCALE)
-    if isinstance(module, nn.ReLU):
-        return leaky(name, 0.0)
-    if isinstance(module, nn.RReLU):
-        return leaky(name, (module.lower + module.upper) / 2)
-    if isinstance(module, nn.LeakyReLU):
-        return leaky(name, module.negative_slope)
-    if isinstance(module, nn.PReLU):
-        return leaky(name, module.weight)
+    known = known_function(module)
+    if known is not None and known.slope is not None:
+        return leaky(name, known.slope)
+    if (
+        known is not None
+        and known.alpha is not None
+        and known.beta is not None
+        and not isinstance(known.scale, Tensor)
+    ):
+        return exponential(name, known.alpha, known.beta, known.scale)
     function = elementwise(module)
     return None if function is None else _measured(name, function, elementwise_channels(module))
 
@@ -206,8 +196,11 @@ def find_activation(caller: str, activation: nn.Module | str) -> Activation:
     plain = activation.replace("_", "").lower()
     if plain in ("linear", "identity"):
         return LINEAR
-    if plain == "mpelu":
-        return exponential("mpelu", 1.0, 1.0)
+    for name in TABLE:
+        if name.replace("_", "") == plain:
+            found = describe_module(TABLE[name].make(1))
+            if found is not None:
+                return found
     for name in nn.modules.activation.__all__:
         if name.lower() == plain:
             try:
@@ -217,7 +210,7 @@ def find_activation(caller: str, activation: nn.Module | str) -> Activation:
             if found is not None:
                 return found
     raise ValueError(
-        f"{caller}: expected the name of an elementwise activation of torch.nn, got {activation!r}"
+        f"{caller}: expected the name of an elementwise activation, got {activation!r}"
     )
 
 

@@ -22,11 +22,10 @@ import mpelu.functional
 from mpelu.graph import LEAVES, UNKNOWN, Call, Ref, is_frozen, is_opaque, substitute
 from mpelu.init.activations import (
     LINEAR,
-    SELU_ALPHA,
-    SELU_SCALE,
     Activation,
     describe_module,
     exponential,
+    find_activation,
     leaky,
     pointwise,
 )
@@ -433,7 +432,7 @@ def _celu(call: Call) -> Activation:
 
 @_function("selu")
 def _selu(call: Call) -> Activation:
-    return exponential("selu", SELU_ALPHA, 1.0, SELU_SCALE)
+    return find_activation("selu", "selu")
 
 
 @register_operation(mpelu.functional.mpelu)
