@@ -99,7 +99,8 @@ def gradient_ratio(model: nn.Module, batch: Any, first: str, last: str) -> float
     model.zero_grad()
     if norms[0] is None or norms[1] is None or not norms[1].norm() > 0:
         return float("nan")
-    return (norms[0].norm() / norms[1].norm()).item()
+    ratio: float = (norms[0].norm() / norms[1].norm()).item()
+    return ratio
 
 
 def score(name: str, method: str) -> dict[str, Any]:

@@ -453,7 +453,8 @@ def _torch_lstm() -> Built:
             self.head = nn.Linear(128, 100)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.lstm(x)[0][:, -1])
+            output: Tensor = self.head(self.lstm(x)[0][:, -1])
+            return output
 
     return Classifier(), lambda: torch.randn(16, 12, 32)
 

@@ -36,7 +36,8 @@ class Between(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.function(self.first(x)))
+        output: Tensor = self.last(self.function(self.first(x)))
+        return output
 
 
 # Numbers that must not explode
@@ -51,7 +52,8 @@ class Scaled(nn.Module):
         self.scale = nn.Parameter(torch.full((width,), scale))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.scale * self.linear(self.norm(x))
+        output: Tensor = x + self.scale * self.linear(self.norm(x))
+        return output
 
 
 @pytest.mark.parametrize("method", ["taylor", "msra", "exact"])
@@ -102,7 +104,8 @@ def test_first_order_rules_are_capped_where_they_would_explode(method: str) -> N
             self.one, self.two = nn.Linear(64, 64), nn.Linear(64, 64)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.one(x) + self.two(x)
+            output: Tensor = self.one(x) + self.two(x)
+            return output
 
     model = nn.Sequential(*[Doubling() for _ in range(16)])
     x = torch.randn(256, 64, generator=seeded(1))
@@ -141,7 +144,8 @@ def test_means_over_tokens_are_measured() -> None:
         def forward(self, x: Tensor) -> Tensor:
             x = self.embed(x)
             x = x + self.mix(x.transpose(1, 2)).transpose(1, 2)
-            return self.head(x.mean(1))
+            output: Tensor = self.head(x.mean(1))
+            return output
 
     model = Mixer()
     offsets = torch.randn(64, 1, 16, generator=seeded(1))  # that all tokens of an image share
@@ -173,7 +177,8 @@ def test_printed_and_measured_proxies_can_be_traced() -> None:
             assert h is not None, f"a message with {h}"
             assert f"{h}"
             h = F.avg_pool2d(h, h.size()[3])
-            return self.two(h + self.token.expand(h.size(0), -1, -1, -1))
+            output: Tensor = self.two(h + self.token.expand(h.size(0), -1, -1, -1))
+            return output
 
     found = rows(Printed())
     assert found["one.weight"].rule == found["two.weight"].rule == "exact fan_in"
@@ -211,7 +216,8 @@ def test_maximum_unpooling() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             pooled, indices = F.max_pool2d(self.one(x), 2, return_indices=True)
-            return self.two(F.max_unpool2d(pooled, indices, 2))
+            output: Tensor = self.two(F.max_unpool2d(pooled, indices, 2))  # type: ignore[arg-type]
+            return output
 
     assert len(rows(Unpooled(), torch.randn(2, 3, 8, 8))) == 2
     assert "max_unpool2d, which has no rule" in rows(Unpooled())["two.weight"].note
@@ -246,7 +252,8 @@ def test_a_doubt_goes_through_activations_and_ends_at_a_norm() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             x = torch.relu(torch.cumsum(self.one(x), -1))
-            return self.three(self.norm(self.two(x)))
+            output: Tensor = self.three(self.norm(self.two(x)))
+            return output
 
     found = rows(Doubtful())
     assert "cumsum" in found["two.weight"].note
@@ -256,7 +263,8 @@ def test_a_doubt_goes_through_activations_and_ends_at_a_norm() -> None:
 def test_a_registered_rule_takes_the_place_of_a_doubt() -> None:
     class Tripled(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return 3 * torch.fft.fft(x).real / 32**0.5
+            output: Tensor = 3 * torch.fft.fft(x).real / 32**0.5
+            return output
 
     model = nn.Sequential(nn.Linear(64, 64), Tripled(), nn.Linear(64, 64))
 
@@ -311,6 +319,8 @@ def test_a_weight_multiplied_by_hand_is_a_layer_either_way(given: str) -> None:
 class Recalls(nn.Module):
     """Initializes itself on first use, keeps statistics, counts its calls, keeps its input."""
 
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(8))
@@ -340,17 +350,17 @@ class Recalls(nn.Module):
 def test_modules_with_a_memory_are_as_before(method: str, given: str) -> None:
     model = nn.Sequential(nn.Linear(8, 8), Recalls(), nn.BatchNorm1d(8), nn.Linear(8, 8))
     module: Any = model[1]
-    options: dict[str, Any] = {
+    options: dict[str, dict[str, Any]] = {
         "inputs": {"example_inputs": torch.randn(16, 8)},
         "shape": {"input_shape": (8,)},
         "nothing": {},
-    }[given]
+    }
     state = torch.random.get_rng_state()
-    initialize_(model, method=method, generator=seeded(), **options)
+    initialize_(model, method=method, generator=seeded(), **options[given])
     assert (module.is_ready, module.calls, module.history, module.kept) == (False, 0, [], None)
     assert torch.equal(module.scale, torch.ones(8))
     assert module.seen == 0
-    assert model[2].num_batches_tracked == 0  # type: ignore[union-attr]
+    assert model[2].num_batches_tracked == 0
     assert torch.equal(state, torch.random.get_rng_state())
 
 
@@ -387,7 +397,7 @@ def test_an_error_in_any_pass_leaves_the_model_as_it_was(mode: str, passes: int)
     model = nn.Sequential(
         nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), FailsLater(passes), nn.Linear(8, 8)
     )
-    nn.init.constant_(model[1].weight, 3.0)  # type: ignore[union-attr, arg-type]
+    nn.init.constant_(model[1].weight, 3.0)  # type: ignore[arg-type]
     before = copy.deepcopy(model.state_dict())
     COUNT[0] = 0
     with pytest.raises((ValueError, RuntimeError), match="no more"):
@@ -452,7 +462,8 @@ def test_recurrent_layers_keep_their_state_in_range(kind: Any) -> None:
             self.head = nn.Linear(128, 32)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.recurrent(x)[0][:, -1])
+            output: Tensor = self.head(self.recurrent(x)[0][:, -1])
+            return output
 
     model, x = Last(), 5 * torch.randn(64, 32, 32, generator=seeded(1))
     found = rows(model, x)
@@ -516,7 +527,7 @@ def test_computed_weights_are_placed_by_what_the_parameter_does() -> None:
     found = rows(scaled, torch.randn(64, 64, generator=seeded(1)))
     with torch.no_grad():
         assert scaled(torch.randn(64, 64, generator=seeded(2))).var() == pytest.approx(1, rel=0.4)
-    assert scaled[0].weight.std().item() == pytest.approx(100 / 8, rel=0.2)  # type: ignore[operator, union-attr]
+    assert scaled[0].weight.std().item() == pytest.approx(100 / 8, rel=0.2)  # type: ignore[operator]
 
 
 def test_a_computed_weight_that_is_used_twice_is_set_once() -> None:
@@ -562,7 +573,8 @@ def test_layers_in_and_after_vmap_and_scripted_parts() -> None:
             self.one, self.two, self.three = (nn.Linear(8, 8) for _ in range(3))
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.three(torch.vmap(lambda v: self.two(torch.relu(v)))(self.one(x)))
+            output: Tensor = self.three(torch.vmap(lambda v: self.two(torch.relu(v)))(self.one(x)))
+            return output
 
     assert all("exact" in row.rule for row in rows(Mapped(), torch.randn(16, 8)).values())
 
@@ -610,7 +622,8 @@ def test_shapes_of_several_inputs_and_of_tokens() -> None:
         def forward(self, a: Tensor, b: Tensor) -> Tensor:
             if a.size(0) > 100:
                 raise ValueError("too many")
-            return self.one(a) + self.two(b)
+            output: Tensor = self.one(a) + self.two(b)
+            return output
 
     assert len(rows(Two(), None, input_shape=((4,), (6,)))) == 2
     words = nn.Sequential(nn.Embedding(7, 16), nn.Linear(16, 8))
@@ -638,7 +651,7 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 def test_gaussian_weights_of_any_deviation_are_multiples_of_the_same() -> None:
     model = nn.Sequential(nn.Linear(64, 64))
     initialize_(model, method="gaussian", generator=seeded())
-    paper = model[0].weight.clone()  # type: ignore[operator, union-attr]
+    paper = model[0].weight.clone()  # type: ignore[operator]
     row = initialize_(model, method="gaussian", std=0.05, generator=seeded()).rows[0]
     assert row.std == 0.05
     assert torch.equal(model[0].weight, paper * (0.05 / 0.01))  # type: ignore[arg-type]
@@ -661,7 +674,7 @@ def test_balanced_mode_brings_gradients_before_norms_near_the_last() -> None:
         first, last = model[0].weight.grad, model[-1].weight.grad
         assert isinstance(first, Tensor)
         assert isinstance(last, Tensor)
-        return (first.norm() / last.norm()).item()
+        return float(first.norm() / last.norm())
 
     x, fresh = (torch.randn(64, 3, 12, 12, generator=seeded(seed)) for seed in (1, 2))
     ratios = {}

@@ -38,7 +38,8 @@ def check_parameters(caller: str, alpha: Tensor, beta: Tensor, variance: Tensor)
 
 def _scaled_tail(t: Tensor) -> Tensor:
     """E(t) = e^(t^2/2) P(z < -t) for a standard normal z."""
-    return torch.special.erfcx(t / math.sqrt(2)) / 2
+    tail: Tensor = torch.special.erfcx(t / math.sqrt(2)) / 2
+    return tail
 
 
 @lru_cache(maxsize=1)

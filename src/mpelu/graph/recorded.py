@@ -343,5 +343,6 @@ def _eagerly(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         for module in model.modules()
     )
     if is_compiled:
-        return torch.compiler.set_stance("force_eager")
+        stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return stance
     return contextlib.nullcontext()

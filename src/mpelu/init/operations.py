@@ -201,7 +201,8 @@ def _elementwise(step: Step, probe: bool = False) -> Signal | None:
 
     def on_tensor(y: Tensor) -> Tensor:
         args, kwargs = substitute((call.args, call.kwargs), Ref, lambda _: y)
-        return function(*args, **kwargs)
+        output: Tensor = function(*args, **kwargs)
+        return output
 
     has_parameters = any(isinstance(value, Tensor) and value.numel() > 1 for value in call.args)
     if probe or has_parameters:

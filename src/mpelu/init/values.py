@@ -18,7 +18,7 @@ def as_value(value: float | Tensor) -> Value:
     if not isinstance(value, Tensor):
         return float(value)
     whole: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value  # sharded
-    numbers = whole.detach().reshape(-1).tolist()
+    numbers: list[float] = whole.detach().reshape(-1).tolist()
     if numbers.count(numbers[0]) == len(numbers):
         return numbers[0]
     return torch.tensor(numbers, dtype=torch.float64)
