@@ -212,7 +212,7 @@ def test_gain_agrees_with_torch_where_torch_has_one() -> None:
     ("arguments", "error", "message"),
     [
         (("relu", "kaiming"), ValueError, "expected a method of"),
-        (("rely",), ValueError, "elementwise activation of torch.nn, got 'rely'"),
+        (("rely",), ValueError, "name of an elementwise activation, got 'rely'"),
         ((nn.Softmax(1),), ValueError, "expected an elementwise activation, got Softmax"),
         ((nn.Linear(2, 2),), ValueError, "expected an elementwise activation, got Linear"),
         ((3,), TypeError, "expected a module or a name, got int"),
