@@ -1,7 +1,8 @@
-"""Names that examples in docstrings use without importing them."""
+"""Names that examples in docstrings use without importing them, and registrations taken back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,3 +20,16 @@ def _names_in_examples(request: pytest.FixtureRequest) -> None:
     torch.manual_seed(0)
     names: dict[str, Any] = request.getfixturevalue("doctest_namespace")
     names.update(torch=torch, nn=nn, mpelu=mpelu)
+
+
+@pytest.fixture(autouse=True)
+def _activations_stay() -> Iterator[None]:
+    """Takes back what a test or an example registers."""
+    from mpelu.activations import lookup
+
+    tables: tuple[dict[str, Any], ...] = (lookup.TABLE, lookup._by_class, lookup._references)
+    before = [dict(table) for table in tables]
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)

@@ -105,7 +105,8 @@ def backward(seeds: int, width: int, depth: int) -> dict[str, NDArray[np.float64
 
 
 def geometric(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.exp(np.log(np.maximum(values, 1e-300)).mean(0))
+    mean: NDArray[np.float64] = np.exp(np.log(np.maximum(values, 1e-300)).mean(0))
+    return mean
 
 
 def rounded(values: NDArray[np.float64]) -> Any:

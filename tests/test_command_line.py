@@ -137,8 +137,8 @@ def test_help_loads_nothing_slow(arguments: str) -> None:
         ("train --model-options width", "--model-options: expected NAME=VALUE, got 'width'"),
         (
             "train --data mnist",
-            "--data: unknown data set 'mnist'; choose digits, cifar10, cifar100 or folder (use "
-            "folder for ImageNet)",
+            "--data: unknown data set 'mnist'; choose digits, cifar10, cifar100, folder or npz "
+            "(use folder for ImageNet)",
         ),
         (
             "train --augment flip",

@@ -61,12 +61,12 @@ def test_there_is_a_test_each_epoch_or_each_thousand_iterations() -> None:
         (
             {"data": "cifar"},
             "data: unknown data set 'cifar'; did you mean 'cifar10'? Choose digits, cifar10, "
-            "cifar100 or folder (use folder for ImageNet)",
+            "cifar100, folder or npz (use folder for ImageNet)",
         ),
         (
             {"data": "imagenet"},
-            "data: unknown data set 'imagenet'; choose digits, cifar10, cifar100 or folder (use "
-            "folder for ImageNet)",
+            "data: unknown data set 'imagenet'; choose digits, cifar10, cifar100, folder or npz "
+            "(use folder for ImageNet)",
         ),
         ({"device": "mps"}, "device: unknown value 'mps'; choose auto, cpu or cuda"),
         (
@@ -152,9 +152,12 @@ def test_every_field_has_an_option_that_shows_its_default() -> None:
     for text in texts.values():
         assert text.endswith(")")
         assert text.count(" (default: ") == 1
-    assert texts["lr"] == "learning rate (default: 0.1)"
+    assert texts["lr"] == "learning rate (default: 0.1 for sgd, otherwise 0.001)"
     assert texts["activation_lr_mult"].endswith("(default: 5)")
     assert texts["nesterov"].endswith("(default: no)")
     assert texts["train_limit"].endswith("(default: all)")
-    assert texts["data"] == "data set: digits, cifar10, cifar100 or folder (default: digits)"
+    assert texts["data"] == (
+        "data set: digits, cifar10, cifar100, folder or npz, or package.module:factory "
+        "(default: digits)"
+    )
     assert all(choice in texts["precision"] for choice in ("fp32", "bf16", "fp16"))

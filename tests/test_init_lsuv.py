@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -27,7 +29,7 @@ def network() -> nn.Sequential:
     )
 
 
-def outputs(model: nn.Module, x: Tensor) -> list[float]:
+def outputs(model: nn.Sequential, x: Tensor) -> list[float]:
     """Variance after each layer, with batch statistics and without dropout."""
     for module in model.modules():
         module.training = isinstance(module, nn.BatchNorm2d)
@@ -41,7 +43,7 @@ def outputs(model: nn.Module, x: Tensor) -> list[float]:
 
 
 @pytest.mark.parametrize("tolerance", [0.02, 1e-4])
-def test_unit_variance_after_every_layer(tolerance):
+def test_unit_variance_after_every_layer(tolerance: float) -> None:
     model = network()
     batch = 3 + torch.randn(8, 3, 8, 8, generator=seeded())
     report = lsuv_(model, batch, tolerance)
@@ -50,15 +52,15 @@ def test_unit_variance_after_every_layer(tolerance):
     assert outputs(model, batch) == pytest.approx(measured, rel=1e-3)
 
 
-def test_weights_are_orthonormal_up_to_scale():
-    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 16))
+def test_weights_are_orthonormal_up_to_scale() -> None:
+    model: Any = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 16))
     lsuv_(model, torch.randn(64, 32), generator=seeded())
     for layer in (model[0], model[2]):
         gram = layer.weight @ layer.weight.T
         torch.testing.assert_close(gram, gram[0, 0] * torch.eye(len(gram)), rtol=0, atol=1e-4)
 
 
-def test_each_layer_runs_once_more_than_it_is_scaled():
+def test_each_layer_runs_once_more_than_it_is_scaled() -> None:
     runs: list[int] = []
 
     class Counted(nn.Linear):
@@ -71,15 +73,15 @@ def test_each_layer_runs_once_more_than_it_is_scaled():
     assert len(runs) <= 2 * 10
 
 
-def test_several_batches_count_together():
+def test_several_batches_count_together() -> None:
     model = nn.Sequential(nn.Linear(8, 8))
     batches = [torch.randn(16, 8), 10 * torch.randn(16, 8)]
     lsuv_(model, batches)
     assert outputs(model, torch.cat(batches)) == pytest.approx([1], abs=0.02)
 
 
-def test_frozen_layers_stay_and_the_next_ones_make_up():
-    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+def test_frozen_layers_stay_and_the_next_ones_make_up() -> None:
+    model: Any = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
     nn.init.constant_(model[0].weight, 0.3)
     model[0].requires_grad_(False)
     kept = model[0].weight.clone()
@@ -89,8 +91,8 @@ def test_frozen_layers_stay_and_the_next_ones_make_up():
     assert report.rows[1].measured == pytest.approx(1, abs=0.02)
 
 
-def test_modes_buffers_and_hooks_are_restored_also_after_an_error():
-    model = network()
+def test_modes_buffers_and_hooks_are_restored_also_after_an_error() -> None:
+    model: Any = network()
     model[1].running_mean.fill_(0.5)
     model[4].eval()
     seen: list[int] = []
@@ -109,14 +111,14 @@ def test_modes_buffers_and_hooks_are_restored_also_after_an_error():
     assert seen == [1]
 
 
-def test_an_interrupt_restores_the_weights():
+def test_an_interrupt_restores_the_weights() -> None:
     class Interrupts(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             if x.shape[0] == 5:
                 raise KeyboardInterrupt
             return x + 0
 
-    model = nn.Sequential(nn.Linear(4, 4), Interrupts(), nn.Linear(4, 4))
+    model: Any = nn.Sequential(nn.Linear(4, 4), Interrupts(), nn.Linear(4, 4))
     kept = model[0].weight.clone()
     with pytest.raises(KeyboardInterrupt):
         lsuv_(model, torch.randn(5, 4))
@@ -130,6 +132,6 @@ def test_an_interrupt_restores_the_weights():
         ({"max_rounds": 0}, "expected max_rounds >= 1, got 0"),
     ],
 )
-def test_bad_options(options, message):
+def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         lsuv_(network(), torch.randn(4, 3, 8, 8), **options)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +29,7 @@ def plain(depth: int, width: int, alpha: float = 1.0, beta: float = 1.0) -> nn.S
     return nn.Sequential(*layers)
 
 
-def circular(before: int, after: int, kernel: int = 3, **options) -> nn.Conv2d:
+def circular(before: int, after: int, kernel: int = 3, **options: Any) -> nn.Conv2d:
     """A convolution without the losses of zero padding."""
     return nn.Conv2d(before, after, kernel, padding=kernel // 2, padding_mode="circular", **options)
 
@@ -40,7 +42,8 @@ class Block(nn.Module):
         self.branch, self.shortcut, self.after = branch, shortcut, after
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.branch(x) + self.shortcut(x))
+        output: Tensor = self.after(self.branch(x) + self.shortcut(x))
+        return output
 
 
 class Untraceable(nn.Module):
@@ -55,10 +58,11 @@ class Untraceable(nn.Module):
         x = self.first(x)
         if x.sum() > 1e30:
             return x
-        return self.second(self.activation(x))
+        output: Tensor = self.second(self.activation(x))
+        return output
 
 
-def rows(model: nn.Module, inputs=None, method: str = "taylor", **options):
+def rows(model: nn.Module, inputs: Any = None, method: str = "taylor", **options: Any) -> Any:
     report = initialize_(model, inputs, method, generator=seeded(), **options)
     return {row.layer: row for row in report.rows}
 
@@ -82,7 +86,7 @@ def variances(model: nn.Module, x: Tensor, kinds: type | tuple[type, ...]) -> li
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.25, 1.0), (98.0, 0.01), (3.0, 0.5)])
-def test_exact_keeps_the_variance_of_a_deep_plain_network(alpha, beta):
+def test_exact_keeps_the_variance_of_a_deep_plain_network(alpha: float, beta: float) -> None:
     depth, width, seeds = 100, 128, 4
     logs = torch.zeros(depth - 1)
     for seed in range(seeds):
@@ -96,7 +100,7 @@ def test_exact_keeps_the_variance_of_a_deep_plain_network(alpha, beta):
     assert logs.max() < 3 * math.log(2)
 
 
-def test_taylor_lets_it_drift_as_predicted():
+def test_taylor_lets_it_drift_as_predicted() -> None:
     model = plain(100, 512)
     x = torch.randn(64, 512, generator=seeded(1))
     last = initialize_(model, x, "taylor", generator=seeded()).rows[-1]
@@ -105,7 +109,7 @@ def test_taylor_lets_it_drift_as_predicted():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_prediction_agrees_with_measurement(method):
+def test_prediction_agrees_with_measurement(method: str) -> None:
     model = nn.Sequential(
         circular(3, 96),
         nn.BatchNorm2d(96),
@@ -127,7 +131,7 @@ def test_prediction_agrees_with_measurement(method):
 
 
 @pytest.mark.parametrize("kind", ["nopre", "pre", "post", "post relu", "projection"])
-def test_exact_holds_the_variance_at_residual_sums(kind):
+def test_exact_holds_the_variance_at_residual_sums(kind: str) -> None:
     width, depth = 128, 12
 
     def branch() -> nn.Sequential:
@@ -157,7 +161,7 @@ def test_exact_holds_the_variance_at_residual_sums(kind):
         assert row.measured == pytest.approx(row.predicted, rel=accuracy), row.layer
 
 
-def test_sums_after_batch_norm_grow_and_the_next_layer_knows():
+def test_sums_after_batch_norm_grow_and_the_next_layer_knows() -> None:
     width = 128
 
     def block() -> Block:
@@ -174,7 +178,7 @@ def test_sums_after_batch_norm_grow_and_the_next_layer_knows():
 
 
 @pytest.mark.parametrize("mode", ["fan_in", "fan_out", "average"])
-def test_modes(mode):
+def test_modes(mode: str) -> None:
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     n = {"fan_in": 256, "fan_out": 64, "average": 160}[mode]
     for method in ("taylor", "exact", "msra"):
@@ -186,7 +190,7 @@ def test_modes(mode):
     assert last.predicted == pytest.approx(256 / n)
 
 
-def test_max_pooling_counts():
+def test_max_pooling_counts() -> None:
     model = nn.Sequential(
         nn.Conv2d(256, 256, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(256, 256, 1)
     )
@@ -195,27 +199,27 @@ def test_max_pooling_counts():
 
 
 @pytest.mark.parametrize("padding", [1, "same"])
-def test_zero_padding_counts(padding):
+def test_zero_padding_counts(padding: int | str) -> None:
     layers: list[nn.Module] = [nn.Conv2d(64, 64, 3, padding=padding)]
     for _ in range(29):
         layers += [MPELU(64, 98.0, 0.01), nn.Conv2d(64, 64, 3, padding=padding)]
     model, x = nn.Sequential(*layers), torch.randn(16, 64, 6, 6, generator=seeded(1))
     found = initialize_(model, x, "exact", generator=seeded()).rows
-    assert all(0.5 < row.measured < 2 for row in found)
+    assert all(row.measured is not None and 0.5 < row.measured < 2 for row in found)
     # Without the shapes a tenth of the signal is lost at each layer.
     initialize_(model, None, "exact", generator=seeded())
     with torch.no_grad():
         assert model(x).var() < 0.1
 
 
-def test_padding_by_hand():
+def test_padding_by_hand() -> None:
     # Six positions, a kernel of three: the outer two lack one tap each.
     convolution = nn.Conv1d(4, 512, 3, padding=1)
     row = rows(nn.Sequential(convolution), torch.randn(512, 4, 6, generator=seeded(1)), "exact")
     assert row["0.weight"].std == pytest.approx((4 * 16 / 6) ** -0.5, rel=0.02)
 
 
-def test_input_moments_count():
+def test_input_moments_count() -> None:
     model = nn.Sequential(nn.Linear(64, 512))
     x = 5 + 2 * torch.randn(256, 64, generator=seeded(1))
     row = rows(model, x, "exact")["0.weight"]
@@ -248,12 +252,13 @@ class Branching(nn.Module):
         x = self.joined(F.dropout(x, 0.5, self.training))
         x = F.conv2d(F.max_pool2d(F.relu(x), 2), self.weight)
         x = F.adaptive_avg_pool2d(torch.tanh(x), 2)
-        return self.head(torch.flatten(x, 1))
+        output: Tensor = self.head(torch.flatten(x, 1))
+        return output
 
 
 @pytest.mark.parametrize("with_inputs", [True, False])
-def test_feeding_activations(with_inputs):
-    found = rows(Branching(), torch.randn(4, 3, 8, 8) if with_inputs else None)
+def test_feeding_activations(with_inputs: bool) -> None:
+    found = rows(Branching(), torch.randn(16, 3, 8, 8) if with_inputs else None, "taylor")
     assert [row.feed for row in found.values()] == [
         "input",
         "one (MPELU)",
@@ -266,13 +271,16 @@ def test_feeding_activations(with_inputs):
     assert found["left.weight"].beta == 2.0
     # Eight channels of ELU with slope 0.3 and four of MPELU with slope 1.
     factor = (8 * (1 + 0.09) + 4 * 2) / 12 / 2
+    if with_inputs:  # some of these small weights are scaled by measurement
+        assert not any(row.note for row in found.values())
+        return
+    assert [bool(row.note) for row in found.values()] == [False] * 4 + [True] * 2  # after pooling
     assert found["joined.weight"].std == pytest.approx((12 * factor) ** -0.5)
     assert found["weight"].std == pytest.approx(math.sqrt(2 / 6))
     assert found["head.weight"].std == pytest.approx(math.sqrt(1 / 24), rel=1e-5)
-    assert not any(row.note for row in found.values())
 
 
-def test_channel_wise_parameters_reach_a_flattened_layer():
+def test_channel_wise_parameters_reach_a_flattened_layer() -> None:
     alpha = torch.tensor([0.0, 1.0])
     model = nn.Sequential(nn.Conv2d(3, 2, 1), MPELU(2, alpha), nn.Flatten(), nn.Linear(18, 64))
     row = rows(model)["3.weight"]
@@ -281,7 +289,7 @@ def test_channel_wise_parameters_reach_a_flattened_layer():
 
 
 @pytest.mark.parametrize("with_inputs", [True, False])
-def test_zero_channels_of_a_shortcut_count(with_inputs):
+def test_zero_channels_of_a_shortcut_count(with_inputs: bool) -> None:
     class Widened(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -289,7 +297,8 @@ def test_zero_channels_of_a_shortcut_count(with_inputs):
 
         def forward(self, x: Tensor) -> Tensor:
             x = torch.relu(self.first(x))[:, :, ::2, ::2]
-            return self.last(F.pad(x, (0, 0, 0, 0, 0, 32)))
+            output: Tensor = self.last(F.pad(x, (0, 0, 0, 0, 0, 32)))
+            return output
 
     x = torch.randn(32, 64, 4, 4, generator=seeded(1)) if with_inputs else None
     row = rows(Widened(), x, "exact")["last.weight"]
@@ -297,20 +306,20 @@ def test_zero_channels_of_a_shortcut_count(with_inputs):
     assert row.std == pytest.approx((64 * 0.5) ** -0.5, rel=1e-6)
 
 
-def test_each_group_has_its_own_deviation():
-    model = nn.Sequential(
+def test_each_group_has_its_own_deviation() -> None:
+    model: Any = nn.Sequential(
         nn.Conv1d(4, 4, 1),
         MPELU(4, torch.tensor([0.0, 0.0, 3.0, 3.0])),
         nn.Conv1d(4, 800, 5, groups=2),
     )
-    initialize_(model, generator=seeded())
+    initialize_(model, method="taylor", generator=seeded())
     first, second = model[2].weight.std(dim=(1, 2)).square().view(2, -1).mean(1).sqrt().tolist()
     assert first == pytest.approx(math.sqrt(2 / 10), rel=0.1)
     assert second == pytest.approx(math.sqrt(2 / 100), rel=0.1)
 
 
 @pytest.mark.parametrize("with_inputs", [True, False])
-def test_own_activations_are_integrated(with_inputs):
+def test_own_activations_are_integrated(with_inputs: bool) -> None:
     class Swish(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -327,17 +336,17 @@ def test_own_activations_are_integrated(with_inputs):
         assert model(x).var().item() == pytest.approx(1, rel=0.2)
 
 
-def test_untraceable_models_need_inputs_and_then_work():
+def test_untraceable_models_need_inputs_and_then_work() -> None:
     model = Untraceable()
     before = [p.clone() for p in model.parameters()]
-    with pytest.raises(ValueError, match="expected example_inputs for a model that"):
+    with pytest.raises(ValueError, match="expected example_inputs or input_shape for a model that"):
         initialize_(model)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
     found = rows(model, torch.randn(8, 64))
     assert found["second.weight"].feed == "activation (MPELU)"
 
 
-def test_modules_with_control_flow_and_nothing_to_set_are_passed_through():
+def test_modules_with_control_flow_and_nothing_to_set_are_passed_through() -> None:
     class Checked(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             if x.size(1) != 16:
@@ -346,11 +355,11 @@ def test_modules_with_control_flow_and_nothing_to_set_are_passed_through():
 
     model = nn.Sequential(Checked(), nn.Linear(16, 8))
     assert "taken as passing its input on" in rows(model)["1.weight"].note
-    assert not rows(model, torch.randn(4, 16))["1.weight"].note
+    assert not rows(model, torch.randn(16, 16))["1.weight"].note
 
 
-def test_what_is_not_understood_is_said():
-    class Attention(nn.Module):
+def test_what_is_not_understood_is_said() -> None:
+    class Summed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.embedding = nn.Embedding(7, 16)
@@ -359,11 +368,12 @@ def test_what_is_not_understood_is_said():
 
         def forward(self, tokens: Tensor) -> Tensor:
             x = self.query(self.embedding(tokens))
-            return self.out(torch.softmax(x @ x.transpose(1, 2), -1) @ x)
+            output: Tensor = self.out(torch.cumsum(x, -1))
+            return output
 
-    model = Attention()
+    model = Summed()
     kept = {name: value.clone() for name, value in model.named_parameters()}
-    report = initialize_(model, torch.randint(0, 7, (2, 5)))
+    report = initialize_(model, input_shape=(5,))
     found = {row.layer: row for row in report.rows}
     assert "taken as of unit variance" in found["out.weight"].note
     for name in ("embedding.weight", "unused.weight"):
@@ -374,7 +384,7 @@ def test_what_is_not_understood_is_said():
 
 
 @pytest.mark.parametrize("with_inputs", [True, False])
-def test_layers_that_training_drops_by_chance_are_reached(with_inputs):
+def test_layers_that_training_drops_by_chance_are_reached(with_inputs: bool) -> None:
     class Dropped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -385,12 +395,12 @@ def test_layers_that_training_drops_by_chance_are_reached(with_inputs):
 
     model = nn.Sequential(nn.Linear(8, 8), Dropped())
     report = initialize_(model, torch.randn(4, 8) if with_inputs else None)
-    assert [row.rule for row in report.rows] == ["taylor fan_in"] * 2
+    assert all(row.rule.startswith("exact fan_in") for row in report.rows)
     assert model[1].training
 
 
 @pytest.mark.parametrize("with_inputs", [True, False])
-def test_arithmetic_with_numbers(with_inputs):
+def test_arithmetic_with_numbers(with_inputs: bool) -> None:
     class Gated(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -398,7 +408,8 @@ def test_arithmetic_with_numbers(with_inputs):
 
         def forward(self, x: Tensor) -> Tensor:
             x = 1 - 2 * self.one(x) / 4
-            return self.two(x - 0.5)
+            output: Tensor = self.two(x - 0.5)
+            return output
 
     model, x = Gated(), torch.randn(256, 64, generator=seeded(1))
     row = rows(model, x if with_inputs else None, "exact")["two.weight"]
@@ -411,8 +422,10 @@ def test_arithmetic_with_numbers(with_inputs):
 # Care for the model
 
 
-def test_biases_norms_and_activations():
-    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), MPELU(8, 0.3, 0.7), nn.Linear(8, 2))
+def test_biases_norms_and_activations() -> None:
+    model: Any = nn.Sequential(
+        nn.Linear(8, 8), nn.BatchNorm1d(8), MPELU(8, 0.3, 0.7), nn.Linear(8, 2)
+    )
     for parameter in model.parameters():
         nn.init.uniform_(parameter, 0.2, 0.9)
     model[1].running_mean.fill_(3)
@@ -426,9 +439,9 @@ def test_biases_norms_and_activations():
     assert torch.equal(model[2].alpha, alpha)
 
 
-def test_frozen_parts_stay():
+def test_frozen_parts_stay() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(
+    model: Any = nn.Sequential(
         nn.Linear(64, 64), nn.BatchNorm1d(64), MPELU(64), nn.Linear(64, 256), nn.Linear(256, 64)
     )
     nn.init.normal_(model[0].weight, std=0.4)
@@ -445,8 +458,10 @@ def test_frozen_parts_stay():
     assert found["3.weight"].measured == pytest.approx(1, rel=0.15)
 
 
-def test_tied_weights_are_set_once():
-    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+def test_tied_weights_are_set_once() -> None:
+    model: Any = nn.Sequential(
+        nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)
+    )
     model[4].weight = model[2].weight
     report = initialize_(model, generator=seeded())
     assert [row.layer for row in report.rows] == ["0.weight", "2.weight"]
@@ -458,21 +473,22 @@ def test_tied_weights_are_set_once():
     assert torch.equal(model[2].weight, expected)
 
 
-def test_several_inputs_positional_and_by_name():
+def test_several_inputs_positional_and_by_name() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.a, self.b, self.c = nn.Linear(4, 8), nn.Linear(6, 8), nn.Linear(8, 2)
 
         def forward(self, one: Tensor, two: Tensor) -> Tensor:
-            return self.c(torch.relu(self.a(one) + self.b(two)))
+            output: Tensor = self.c(torch.relu(self.a(one) + self.b(two)))
+            return output
 
     one, two = torch.randn(5, 4), torch.randn(5, 6)
     for inputs in ((one, two), {"two": two, "one": one}, None):
         assert [row.feed for row in initialize_(Two(), inputs).rows] == ["input", "input", "relu"]
 
 
-def test_mode_hooks_and_gradients_are_as_before():
+def test_mode_hooks_and_gradients_are_as_before() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 8))
     model[1].eval()
     calls: list[int] = []
@@ -487,7 +503,7 @@ def test_mode_hooks_and_gradients_are_as_before():
     assert len(calls) == count + 1
 
 
-def test_the_same_generator_gives_the_same_weights():
+def test_the_same_generator_gives_the_same_weights() -> None:
     one, two, x = plain(5, 16), plain(5, 16), torch.randn(8, 16)
     for model in (one, two):
         initialize_(model, x, "exact", generator=seeded(3))
@@ -495,9 +511,9 @@ def test_the_same_generator_gives_the_same_weights():
         assert torch.equal(p, q)
 
 
-def test_compiled_models():
+def test_compiled_models() -> None:
     inner = plain(3, 16)
-    compiled = torch.compile(inner, backend="eager")
+    compiled: Any = torch.compile(inner, backend="eager")
     for inputs in (torch.randn(8, 16), None):
         report = initialize_(compiled, inputs)
         assert [row.feed for row in report.rows] == ["input", "1 (MPELU)", "3 (MPELU)"]
@@ -505,7 +521,7 @@ def test_compiled_models():
     assert initialize_(inner, torch.randn(8, 16)).rows[1].measured is not None
 
 
-def test_distributed_models(tmp_path):
+def test_distributed_models(tmp_path: Path) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
     )
@@ -517,13 +533,13 @@ def test_distributed_models(tmp_path):
         torch.distributed.destroy_process_group()
 
 
-def test_deep_models_need_no_deep_stack():
+def test_deep_models_need_no_deep_stack() -> None:
     model = plain(1500, 2)
     assert len(initialize_(model, method="exact").rows) == 1500
     assert len(initialize_(model, torch.randn(2, 2), method="exact").rows) == 1500
 
 
-def test_report():
+def test_report() -> None:
     report = initialize_(plain(3, 16), torch.randn(8, 16), "exact")
     lines = str(report).splitlines()
     assert lines[0].split()[:3] == ["layer", "rule", "fed"]
@@ -556,7 +572,7 @@ def _nan_batch() -> Tensor:
         ((), {}, "expected tensors as inputs"),
     ],
 )
-def test_errors_come_before_changes(inputs, options, message):
+def test_errors_come_before_changes(inputs: Any, options: dict[str, Any], message: str) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), MPELU(8), nn.Linear(8, 8))
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(ValueError, match=message) as raised:
@@ -577,6 +593,6 @@ def test_errors_come_before_changes(inputs, options, message):
     ],
 )
 @pytest.mark.parametrize("method", ["taylor", "lsuv"])
-def test_bad_models(model, error, message, method):
+def test_bad_models(model: Any, error: type[Exception], message: str, method: str) -> None:
     with pytest.raises(error, match=message):
         initialize_(model, torch.zeros(2, 2), method)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from mpelu import MPELU, init, moments
 
-RULES = [
+RULES: list[Callable[..., Tensor]] = [
     init.gaussian_,
     init.xavier_normal_,
     init.msra_normal_,
@@ -32,13 +34,15 @@ def seeded(seed: int = 0) -> torch.Generator:
     st.sampled_from([(8, 5), (6, 4, 3), (6, 4, 3, 2), (4, 2, 3, 3, 3)]),
 )
 @settings(deadline=None)
-def test_taylor_is_kaiming_with_slope_alpha_beta(alpha, beta, mode, shape):
+def test_taylor_is_kaiming_with_slope_alpha_beta(
+    alpha: float, beta: float, mode: Literal["fan_in", "fan_out"], shape: tuple[int, ...]
+) -> None:
     ours = init.taylor_normal_(torch.empty(shape), alpha, beta, mode, generator=seeded())
     theirs = nn.init.kaiming_normal_(torch.empty(shape), alpha * beta, mode, generator=seeded())
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
 
 
-def test_taylor_with_alpha_zero_is_msra():
+def test_taylor_with_alpha_zero_is_msra() -> None:
     for mode in ("fan_in", "fan_out", "average"):
         taylor = init.taylor_normal_(torch.empty(64, 32, 3, 3), 0.0, 1.0, mode, seeded())
         msra = init.msra_normal_(torch.empty(64, 32, 3, 3), 0.0, mode, seeded())
@@ -48,31 +52,31 @@ def test_taylor_with_alpha_zero_is_msra():
     assert torch.equal(ours, torch_msra)
 
 
-def test_xavier_is_torch_xavier():
+def test_xavier_is_torch_xavier() -> None:
     ours = init.xavier_normal_(torch.empty(16, 8, 3), generator=seeded())
     theirs = nn.init.xavier_normal_(torch.empty(16, 8, 3), generator=seeded())
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
 
 
-def test_average_takes_the_mean_of_the_fans():
+def test_average_takes_the_mean_of_the_fans() -> None:
     ours = init.taylor_normal_(torch.empty(100, 50), 1.0, 1.0, "average", seeded())
     base = torch.empty(100, 50).normal_(generator=seeded())
     torch.testing.assert_close(ours, base * math.sqrt(1 / 75))
 
 
-def test_gaussian_is_the_papers_baseline():
+def test_gaussian_is_the_papers_baseline() -> None:
     ours = init.gaussian_(torch.empty(16, 8), generator=seeded())
     assert torch.equal(ours, torch.empty(16, 8).normal_(0, 0.01, generator=seeded()))
 
 
-def test_exact_uses_the_second_moment():
+def test_exact_uses_the_second_moment() -> None:
     ours = init.exact_normal_(torch.empty(10, 40), 3.0, 0.5, variance=2.0, generator=seeded())
     std = math.sqrt(2.0 / (40 * moments(3.0, 0.5, 2.0)[1].item()))
     torch.testing.assert_close(ours, torch.empty(10, 40).normal_(0, std, generator=seeded()))
 
 
 @pytest.mark.parametrize("rule", [init.taylor_normal_, init.exact_normal_])
-def test_equal_channels_are_as_one_number(rule):
+def test_equal_channels_are_as_one_number(rule: Callable[..., Tensor]) -> None:
     shared = rule(torch.empty(8, 6), 0.5, 2.0, generator=seeded())
     by_channel = rule(
         torch.empty(8, 6), torch.full((6,), 0.5), torch.full((6,), 2.0), generator=seeded()
@@ -80,7 +84,7 @@ def test_equal_channels_are_as_one_number(rule):
     torch.testing.assert_close(shared, by_channel)
 
 
-def test_taylor_sums_over_the_input_channels():
+def test_taylor_sums_over_the_input_channels() -> None:
     alpha, beta = torch.tensor([0.0, 1.0, 3.0]), torch.tensor([1.0, 1.0, 0.5])
     ours = init.taylor_normal_(torch.empty(4, 3, 5), alpha, beta, generator=seeded())
     std = math.sqrt(2 / (5 * (1 + 2 + 3.25)))
@@ -102,7 +106,7 @@ def _layers() -> list[nn.Module]:
 
 
 @pytest.mark.parametrize("layer", _layers(), ids=lambda layer: str(layer).split(", bias")[0])
-def test_exact_keeps_the_variance_through_each_kind_of_layer(layer):
+def test_exact_keeps_the_variance_through_each_kind_of_layer(layer: Any) -> None:
     groups, is_transposed = getattr(layer, "groups", 1), "Transpose" in type(layer).__name__
     channels = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
     alpha, beta = torch.rand(channels, generator=seeded()) * 3, torch.rand(channels) + 0.1
@@ -114,11 +118,12 @@ def test_exact_keeps_the_variance_through_each_kind_of_layer(layer):
     x = torch.randn(64, channels, *[5] * dims, generator=seeded(2))
     with torch.no_grad():
         out = layer(MPELU(channels, alpha, beta)(x))
-    inside = out[(..., *[slice(2, 5)] * dims)] if is_transposed else out
+    middle = (..., *[slice(2, 5)] * dims)
+    inside = out[middle] if is_transposed else out
     assert inside.var().item() == pytest.approx(1, rel=0.1)
 
 
-def test_rules_leave_no_trace_in_autograd():
+def test_rules_leave_no_trace_in_autograd() -> None:
     weight = nn.Parameter(torch.empty(4, 4))
     for rule in RULES:
         assert rule(weight) is weight
@@ -127,7 +132,7 @@ def test_rules_leave_no_trace_in_autograd():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_dtypes(dtype):
+def test_dtypes(dtype: torch.dtype) -> None:
     weight = init.taylor_normal_(torch.empty(256, 256, dtype=dtype))
     assert weight.float().std().item() == pytest.approx(1 / 16, rel=0.05)
 
@@ -144,7 +149,9 @@ def test_dtypes(dtype):
         (nn.LazyLinear(3).weight, ValueError, "lazy"),
     ],
 )
-def test_bad_tensors(rule, tensor, error, message):
+def test_bad_tensors(
+    rule: Callable[..., Tensor], tensor: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message) as raised:
         rule(tensor)
     assert "\n" not in str(raised.value)
@@ -164,7 +171,9 @@ def test_bad_tensors(rule, tensor, error, message):
         (lambda w: init.gaussian_(w, std=-1.0), "expected std >= 0"),
     ],
 )
-def test_bad_arguments_leave_the_weight_alone(call, message):
+def test_bad_arguments_leave_the_weight_alone(
+    call: Callable[[Tensor], Tensor], message: str
+) -> None:
     weight = torch.ones(4, 4)
     with pytest.raises(ValueError, match=message):
         call(weight)
@@ -189,11 +198,11 @@ def test_bad_arguments_leave_the_weight_alone(call, message):
         (nn.PReLU(3, init=0.5), "msra", math.sqrt(2 / 1.25)),
     ],
 )
-def test_gain(activation, method, expected):
+def test_gain(activation: str | nn.Module, method: str, expected: float) -> None:
     assert init.gain(activation, method) == pytest.approx(expected, rel=1e-6)
 
 
-def test_gain_agrees_with_torch_where_torch_has_one():
+def test_gain_agrees_with_torch_where_torch_has_one() -> None:
     for slope in (0.0, 0.1, 1.0):
         theirs = nn.init.calculate_gain("leaky_relu", slope)
         assert init.gain(nn.LeakyReLU(slope)) == pytest.approx(theirs)
@@ -203,18 +212,18 @@ def test_gain_agrees_with_torch_where_torch_has_one():
     ("arguments", "error", "message"),
     [
         (("relu", "kaiming"), ValueError, "expected a method of"),
-        (("rely",), ValueError, "elementwise activation of torch.nn, got 'rely'"),
+        (("rely",), ValueError, "name of an elementwise activation, got 'rely'"),
         ((nn.Softmax(1),), ValueError, "expected an elementwise activation, got Softmax"),
         ((nn.Linear(2, 2),), ValueError, "expected an elementwise activation, got Linear"),
         ((3,), TypeError, "expected a module or a name, got int"),
     ],
 )
-def test_bad_gain(arguments, error, message):
+def test_bad_gain(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         init.gain(*arguments)
 
 
-def test_the_papers_residuals():
+def test_the_papers_residuals() -> None:
     bounds = [init.residual_bound(1.0, 1.0, 1.0, deviations) for deviations in (1, 2, 3)]
     assert bounds == [0.5, 2.0, 4.5]
     shares = [100 * init.residual_share(bound, 1.0, 1.0) for bound in bounds]
@@ -226,7 +235,7 @@ def test_the_papers_residuals():
 
 @given(st.floats(0.01, 10), st.floats(0.01, 3), st.floats(0.1, 4))
 @settings(deadline=None, max_examples=50)
-def test_residuals_stay_under_their_bound(alpha, beta, variance):
+def test_residuals_stay_under_their_bound(alpha: float, beta: float, variance: float) -> None:
     sigma = math.sqrt(variance)
     for deviations in (1, 2, 3):
         bound = init.residual_bound(alpha, beta, variance, deviations)
@@ -238,7 +247,7 @@ def test_residuals_stay_under_their_bound(alpha, beta, variance):
         assert share == pytest.approx(expected, rel=1e-6)
 
 
-def test_residuals_without_a_negative_part():
+def test_residuals_without_a_negative_part() -> None:
     assert init.residual_share(0.0, 0.0, 1.0) == 1.0
     with pytest.raises(ValueError, match="expected residual >= 0"):
         init.residual_share(-1.0, 1.0, 1.0)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mpelu
+from mpelu.activations.parametric import SReLU
 from mpelu.lab.inspecting import LayerStatistics, accumulators, activation_statistics
-from mpelu.models.activations import SReLU
 
 
 def state(model: nn.Module) -> list[bytes]:

@@ -44,3 +44,26 @@ def test_public_names_exist_and_no_others_are_listed() -> None:
 def test_importing_it_does_not_import_torch() -> None:
     program = "import mpelu.lab, sys; mpelu.lab.Config; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_lists_and_paths_are_accepted(tmp_path: Path) -> None:
+    config = lab.Config(milestones=[3, 5], data_dir=tmp_path)  # type: ignore[arg-type]
+    assert config.milestones == (3, 5)
+    assert config.data_dir == str(tmp_path)
+
+
+@pytest.mark.parametrize("values", [{"lr": 10**400}, {"batch_size": 10**400}])
+def test_huge_numbers_are_refused(values: dict[str, int]) -> None:
+    with pytest.raises(lab.UserError, match="expected a number <= 1,000,000,000, got 1"):
+        lab.Config.from_values(values)
+
+
+def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
+    lab.train(lab.Config(**{**SMALL, "epochs": 1}), tmp_path / "run")
+    with pytest.raises(lab.UserError, match="device: unknown value 'tpu'; did you mean 'cpu'"):
+        lab.load_network(tmp_path / "run", device="tpu")
+
+
+def test_a_report_of_one_folder(tmp_path: Path) -> None:
+    lab.train(lab.Config(**{**SMALL, "epochs": 1}), tmp_path / "run")
+    assert lab.write_report(str(tmp_path / "run"), tmp_path / "page").runs == 1

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import mpelu
-from mpelu.models.activations import SReLU, resolve
+from mpelu.activations.parametric import SReLU
+from mpelu.models.activations import resolve
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,7 @@ def test_slope_is_the_derivative_below_zero(
 
 def test_rrelu_slope_is_that_of_eval() -> None:
     activation = resolve("rrelu")
+    assert activation.slope is not None
     assert activation.make(2).eval()(torch.tensor(-1.0)).item() == pytest.approx(-activation.slope)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 import mpelu
 from mpelu.gaussian import leaky_moments, moments, quadrature_moments
@@ -23,8 +24,8 @@ def reference(alpha: float, beta: float, variance: float) -> tuple[float, float,
         sigma = mpmath.sqrt(mpmath.mpf(variance))
         t = mpmath.mpf(beta) * sigma
 
-        def negative(power: int):
-            def integrand(z):
+        def negative(power: int) -> Any:
+            def integrand(z: Any) -> Any:
                 density = mpmath.exp(-(z**2) / 2) / mpmath.sqrt(2 * mpmath.pi)
                 return mpmath.expm1(-t * z) ** power * density
 
@@ -55,7 +56,9 @@ PAIRS = [
     ("alpha", "beta", "variance"),
     [*[(*pair, 1.0) for pair in PAIRS], *[(*pair, 0.01) for pair in PAIRS[:4]], (1.0, 1.0, 400.0)],
 )
-def test_closed_form_is_within_1e10_of_quadrature(alpha, beta, variance):
+def test_closed_form_is_within_1e10_of_quadrature(
+    alpha: float, beta: float, variance: float
+) -> None:
     mean, second, scale = reference(alpha, beta, variance)
     found_mean, found_second = moments(alpha, beta, variance)
     assert found_second.item() == pytest.approx(second, rel=1e-12)
@@ -68,10 +71,10 @@ def test_closed_form_is_within_1e10_of_quadrature(alpha, beta, variance):
     st.floats(-3, 3).map(lambda power: 10**power),
 )
 @settings(deadline=None, max_examples=50)
-def test_the_two_ways_of_the_package_agree(alpha, beta, sigma):
+def test_the_two_ways_of_the_package_agree(alpha: float, beta: float, sigma: float) -> None:
     mean, second = moments(alpha, beta / sigma, sigma**2)
 
-    def function(y):
+    def function(y: Tensor) -> Tensor:
         return torch.where(y > 0, y, alpha * torch.expm1(beta / sigma * y.clamp(max=0)))
 
     by_mean, by_second = quadrature_moments(function, 0.0, sigma**2)
@@ -81,13 +84,15 @@ def test_the_two_ways_of_the_package_agree(alpha, beta, sigma):
 
 @given(st.floats(-5, 5), st.floats(-8, 4), st.floats(0.1, 10))
 @settings(deadline=None, max_examples=100)
-def test_second_moment_is_at_least_the_squared_mean(alpha, power, variance):
+def test_second_moment_is_at_least_the_squared_mean(
+    alpha: float, power: float, variance: float
+) -> None:
     mean, second = moments(alpha, 10.0**power, variance)
     assert second >= mean**2
     assert second >= variance / 2
 
 
-def test_gradients():
+def test_gradients() -> None:
     alpha = torch.tensor([1.0, 0.25, 98.0, 3.0, 1.0], dtype=torch.float64, requires_grad=True)
     beta = torch.tensor([1.0, 0.1, 0.01, 0.3, 50.0], dtype=torch.float64, requires_grad=True)
     variance = torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0], dtype=torch.float64, requires_grad=True)
@@ -95,14 +100,14 @@ def test_gradients():
 
 
 @pytest.mark.parametrize("t", [1e-8, 1e-3, 0.25, 1.0, 1e4])
-def test_gradients_are_finite_everywhere(t):
+def test_gradients_are_finite_everywhere(t: float) -> None:
     arguments = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (1.0, t, 1.0)]
     for moment in moments(*arguments):
         for grad in torch.autograd.grad(moment, arguments, retain_graph=True):
             assert grad.isfinite()
 
 
-def test_broadcasting_and_dtype():
+def test_broadcasting_and_dtype() -> None:
     mean, second = moments(torch.ones(3, 1), torch.ones(4), 2.0)
     assert mean.shape == second.shape == (3, 4)
     assert mean.dtype == second.dtype == torch.float64
@@ -110,11 +115,11 @@ def test_broadcasting_and_dtype():
     assert whole.tolist() == [moments(1.0, 0.125)[0].item(), moments(2.0, 1.0)[0].item()]
 
 
-def test_the_package_exports_the_function():
+def test_the_package_exports_the_function() -> None:
     assert mpelu.moments is moments
 
 
-def test_zero_variance_is_a_point_mass():
+def test_zero_variance_is_a_point_mass() -> None:
     mean, second = moments(1.0, 1.0, 0.0)
     assert mean == 0
     assert second == 0
@@ -130,7 +135,7 @@ def test_zero_variance_is_a_point_mass():
         (nn.Identity(), 0.0, 1.0),
     ],
 )
-def test_known_activations(module, mean, second):
+def test_known_activations(module: nn.Module, mean: float, second: float) -> None:
     found = activation_moments(module)
     assert found[0].item() == pytest.approx(mean, abs=1e-7)
     assert found[1].item() == pytest.approx(second, abs=1e-7)
@@ -141,37 +146,38 @@ def test_known_activations(module, mean, second):
     [nn.ELU(0.7), nn.CELU(2.0), nn.GELU(), nn.SiLU(), nn.Tanh(), nn.Hardtanh(), nn.ReLU6()],
 )
 @pytest.mark.parametrize("variance", [0.3, 4.0])
-def test_any_activation_against_scipy(module, variance):
+def test_any_activation_against_scipy(module: nn.Module, variance: float) -> None:
     integrate = pytest.importorskip("scipy.integrate")
     sigma = math.sqrt(variance)
 
     def integral(power: int) -> float:
         def integrand(z: float) -> float:
-            value = module(torch.tensor(sigma * z, dtype=torch.float64)).item()
+            value: float = module(torch.tensor(sigma * z, dtype=torch.float64)).item()
             return value**power * math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
         kinks = [0.0, *(kink / sigma for kink in (-1, 1, 6) if abs(kink / sigma) < 10)]
-        return integrate.quad(integrand, -12, 12, points=kinks, limit=200, epsabs=1e-13)[0]
+        found = integrate.quad(integrand, -12, 12, points=kinks, limit=200, epsabs=1e-13)
+        return float(found[0])
 
     mean, second = activation_moments(module, variance)
     assert mean.item() == pytest.approx(integral(1), abs=1e-10)
     assert second.item() == pytest.approx(integral(2), rel=1e-9)
 
 
-def test_leaky_moments_off_center():
+def test_leaky_moments_off_center() -> None:
     by_quadrature = quadrature_moments(lambda y: torch.where(y > 0, y, 0.25 * y), 0.7, 2.0)
     for found, expected in zip(leaky_moments(0.25, 0.7, 2.0), by_quadrature, strict=True):
         assert found.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_the_largest_of_several():
+def test_the_largest_of_several() -> None:
     # E of the maximum of 2 and 3 standard normal variables
     for count, mean in ((2, 1 / math.sqrt(math.pi)), (3, 1.5 / math.sqrt(math.pi))):
         found = quadrature_moments(lambda y: y, maximum_of=count)[0]
         assert found.item() == pytest.approx(mean, rel=1e-12)
 
 
-def test_a_value_for_each_channel():
+def test_a_value_for_each_channel() -> None:
     prelu = nn.PReLU(3)
     with torch.no_grad():
         prelu.weight.copy_(torch.tensor([0.0, 0.5, 1.0]))
@@ -188,6 +194,6 @@ def test_a_value_for_each_channel():
         ((1.0, 1.0, -1.0), "expected variance >= 0, got -1"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         moments(*arguments)

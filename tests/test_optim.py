@@ -10,6 +10,7 @@ from torch import nn
 
 import mpelu
 from mpelu import MPELU, models, param_groups
+from mpelu.activations.parametric import PELU, SReLU
 
 
 def network() -> nn.Sequential:
@@ -53,6 +54,39 @@ def test_decay_of_beta_and_of_prelu_apart() -> None:
     assert of[id(model[1].beta)] == (0.5, 0.0)
     assert of[id(model[2].weight)] == (0.1, 0.5)
     assert of[id(model[0].weight)] == (0.1, 1.0)
+
+
+def test_kinds_of_other_activations() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), PELU(4), SReLU(4))
+    groups = param_groups(
+        model, lr=0.1, weight_decay=1.0, decay_mult=2.0, beta_decay_mult=0.0, prelu_decay_mult=0.5
+    )
+    of = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    assert of[id(model[1].a)] == (0.5, 2.0)
+    assert of[id(model[1].b)] == (0.5, 0.0)
+    assert {of[id(parameter)] for parameter in model[2].parameters()} == {(0.1, 1.0)}
+
+
+def test_no_decay_of_norm_layers_and_biases() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), MPELU(4), nn.PReLU(4), nn.LayerNorm((4, 5, 5)),
+        nn.Flatten(), nn.Linear(100, 2),
+    )  # fmt: skip
+    for bias_decay in (1.0, 3.0):
+        groups = param_groups(
+            model, lr=0.1, weight_decay=1.0, decay_mult=0.5, bias_decay_mult=bias_decay,
+            bias_lr_mult=2.0, no_decay_norm_bias=True,
+        )  # fmt: skip
+        decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+        free = [model[i].bias for i in (0, 1, 4, 6)] + [model[i].weight for i in (1, 4)]
+        assert {decay[id(each)] for each in free} == {0.0}
+        assert decay[id(model[0].weight)] == decay[id(model[6].weight)] == 1.0
+        assert decay[id(model[2].alpha)] == decay[id(model[2].beta)] == 0.5
+        assert decay[id(model[3].weight)] == 1.0
+        rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+        assert (rates[id(model[0].bias)], rates[id(model[1].bias)]) == (0.2, 0.1)
+    (all_decay,) = param_groups(nn.Linear(2, 2), lr=0.1, weight_decay=1.0)
+    assert len(all_decay["params"]) == 2
 
 
 def test_biases_but_not_those_of_norm_layers() -> None:

@@ -252,7 +252,7 @@ def test_what_the_page_says(report: driver.Browser) -> None:
         "Paper and measurement",
         "Learning curves",
         "Signal by depth",
-        "Learned α and β",
+        "Learned parameters",
         "Runs",
         "Activation explorer",
     ]

@@ -115,7 +115,7 @@ def test_weights_and_snapshots_are_read(finished: Path, interrupted: Path) -> No
     assert list(snapshots.find(interrupted)) == [0, 1]
 
 
-@pytest.mark.parametrize("schema", [folder.SCHEMA + 1, "2", None])
+@pytest.mark.parametrize("schema", [folder.SCHEMA + 1, 99])
 @pytest.mark.parametrize(
     "use",
     [
@@ -145,6 +145,14 @@ def test_an_unknown_schema_is_refused_in_one_line(
         "it, so upgrade mpelu to read it"
     )
     assert "\n" not in told
+
+
+@pytest.mark.parametrize("schema", ["2", None, -5, True, 0])
+def test_what_is_no_schema_is_refused(finished: Path, schema: object) -> None:
+    path = finished / "config.json"
+    path.write_text(json.dumps({"schema": schema, **json.loads(path.read_text())}))
+    with pytest.raises(UserError, match="expected a schema from 1 to 2, got"):
+        folder.read(finished)
 
 
 def test_an_extension_killed_before_its_first_checkpoint_goes_on(

@@ -29,7 +29,7 @@ from mpelu.lab.training.launch import train
             {"model": "nin", "model_options": {}, "gradient_checkpointing": True},
             "expected a residual",
         ),
-        ({"activation": "gelu"}, "unknown activation 'gelu'; did you mean 'elu'?"),
+        ({"activation": "gellu"}, "unknown activation 'gellu'; did you mean 'gelu'?"),
         ({"activation": "relu", "beta": 1.0}, "beta: expected None"),
         ({"linear_std": (0.1, 0.1)}, "linear_std: expected 1 number, one per linear layer, got 2"),
         ({"device": "cuda"}, "device: expected a GPU"),

@@ -387,6 +387,7 @@ def test_an_extension_killed_at_its_start_goes_on(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"epochs": None}, "epochs: expected a number, got None"),
         ({"epochs": 1}, "epochs: the run has 2 and can be extended, but not cut short"),
         ({"iterations": 30}, "iterations: the run counts epochs; extend it with --epochs"),
         ({"epochs": 3, "seed": 1}, "seed: the run has 0 and can't change to 1"),

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from mpelu.activations import TABLE
 from mpelu.lab.run.folder import Run, is_run, read
 
 ACTIVATIONS = ("mpelu", "elu", "prelu", "relu")
 EPOCHS = 20
 AT_ONCE = 2
-COLOURS = {"mpelu": "#0072B2", "elu": "#E69F00", "prelu": "#009E73", "relu": "#555555"}
 STYLES = {"mpelu": "-", "elu": "--", "prelu": "-.", "relu": ":"}
 
 
@@ -79,7 +79,14 @@ def draw(found: dict[str, Run], picture: Path) -> None:
     for name, run in found.items():
         epochs = [row["epoch"] for row in run.tests]
         errors = [row["test_error"] for row in run.tests]
-        axes.plot(epochs, errors, STYLES[name], color=COLOURS[name], label=name, linewidth=1.8)
+        axes.plot(
+            epochs,
+            errors,
+            STYLES[name],
+            color=TABLE[name].color,
+            label=TABLE[name].label,
+            linewidth=1.8,
+        )
     axes.set(xlabel="epoch", ylabel="test error (%)", yscale="log")
     axes.set_title("ResNet-20 on 8x8 handwritten digits")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

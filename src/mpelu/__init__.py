@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpelu import functional, init, kernels, models
+    from mpelu import activations, functional, init, kernels, models
+    from mpelu.activations import register_activation
     from mpelu.functional import mpelu
     from mpelu.gaussian import moments
     from mpelu.modules import MPELU, LazyMPELU
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MPELU",
     "LazyMPELU",
+    "activations",
     "functional",
     "init",
     "kernels",
@@ -20,6 +22,7 @@ __all__ = [
     "moments",
     "mpelu",
     "param_groups",
+    "register_activation",
 ]
 __version__ = "0.1.0"
 
@@ -30,8 +33,9 @@ _HOMES = {
     "moments": "mpelu.gaussian",
     "mpelu": "mpelu.functional",
     "param_groups": "mpelu.optim",
+    "register_activation": "mpelu.activations",
 }
-_MODULES = {"functional", "init", "kernels", "models"}
+_MODULES = {"activations", "functional", "init", "kernels", "models"}
 
 
 def __getattr__(name: str) -> Any:

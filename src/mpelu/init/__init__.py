@@ -1,10 +1,11 @@
 """Rules for one weight, a whole network at a call, LSUV, and the paper's residual analysis."""
 
+from mpelu.gaussian import residual_bound, residual_share
 from mpelu.init.activations import activation_moments, gain
+from mpelu.init.initialize import initialize_
 from mpelu.init.lsuv import lsuv_
-from mpelu.init.network import initialize_
+from mpelu.init.operations import Step, register_operation
 from mpelu.init.report import Report, Row
-from mpelu.init.residual import residual_bound, residual_share
 from mpelu.init.rules import (
     exact_normal_,
     gaussian_,
@@ -12,10 +13,13 @@ from mpelu.init.rules import (
     taylor_normal_,
     xavier_normal_,
 )
+from mpelu.init.signal import Signal
 
 __all__ = [
     "Report",
     "Row",
+    "Signal",
+    "Step",
     "activation_moments",
     "exact_normal_",
     "gain",
@@ -23,6 +27,7 @@ __all__ = [
     "initialize_",
     "lsuv_",
     "msra_normal_",
+    "register_operation",
     "residual_bound",
     "residual_share",
     "taylor_normal_",

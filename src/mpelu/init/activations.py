@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mpelu.activations import TABLE, known_function
 from mpelu.gaussian import leaky_moments, moments, quadrature_moments, to_float64
-from mpelu.init.channels import Value, as_value, average, fit, size_of
-from mpelu.modules import MPELU
-
-# The constants of torch.nn.SELU, which does not export them.
-_SELU_ALPHA = 1.6732632423543772848170429916717
-_SELU_SCALE = 1.0507009873554804934193349852946
+from mpelu.graph import elementwise, elementwise_channels, elementwise_function, identity
+from mpelu.init.values import Value, as_value, average, fit, size_of
 
 _PROBE_STEP = 1e-6
+_LEAST_SHARE = 0.01
+"""Taylor is given up where the tangents at zero have less than this share of E[f^2]."""
 _LIKELY_KINKS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0)
 """Where the activations of torch.nn have theirs."""
 
@@ -39,6 +36,8 @@ class Activation:
     kinks: tuple[float, ...] = (0.0,)
     channels: int = 1
     """How many channels its parameters are for; 1 if it treats all alike."""
+    affine: tuple[Value, Value] | None = None
+    """Scale and shift of a function that is no more than that, such as a learned scale."""
 
 
 def exponential(
@@ -66,7 +65,6 @@ def leaky(name: str, slope: float | Tensor) -> Activation:
 LINEAR = leaky("linear", 1.0)
 
 
-@torch.no_grad()
 def pointwise(
     name: str, function: Callable[[Tensor], Tensor], channels: int = 1, dims: int = 4
 ) -> Activation | None:
@@ -78,88 +76,41 @@ def pointwise(
         channels: size of dimension 1 it expects; 1 if any will do.
         dims: number of dimensions it expects.
     """
-    generator = torch.Generator().manual_seed(0)
-    shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))[:dims]
-    one, other = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
-    kept = torch.rand(shape, generator=generator) < 0.5
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            outputs = function(one.clone()), function(torch.where(kept, one, other))
-    except Exception:  # whatever a function not made for such a tensor raises
-        return None
-    if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):
-        return None
-    if torch.equal(outputs[0], one):
+    found = elementwise_function(function, channels, dims)
+    return None if found is None else _measured(name, found, channels)
+
+
+def _measured(name: str, function: Callable[[Tensor], Tensor], channels: int) -> Activation:
+    if function is identity:
         return LINEAR
-    if not torch.equal(outputs[0][kept], outputs[1][kept]):
-        return None
-
-    def on_channels(y: Tensor) -> Tensor:
-        spread = y.reshape(*y.shape, *[1] * (dims - 2)) if dims > 2 else y
-        return function(spread).detach().reshape(y.shape).to(torch.float64)
-
-    return Activation(name, on_channels, kinks=_LIKELY_KINKS, channels=channels)
+    points = torch.linspace(-8, 8, 257, dtype=torch.float64).unsqueeze(1).expand(-1, channels)
+    values = function(points)
+    slope, shift = values[-1] - values[-17], values[128]  # over a distance of one, and at zero
+    is_affine = torch.allclose(values, slope * points + shift, rtol=1e-6, atol=0)
+    return Activation(
+        name,
+        function,
+        kinks=_LIKELY_KINKS,
+        channels=channels,
+        affine=(as_value(slope), as_value(shift)) if is_affine else None,
+    )
 
 
 def describe_module(module: nn.Module) -> Activation | None:
     """The module as an activation, or None if it isn't one."""
     name = type(module).__name__
-    if isinstance(module, MPELU):
-        return exponential(name, module.alpha, module.beta)
-    if isinstance(module, nn.ELU):
-        return exponential(name, module.alpha, 1.0)
-    if isinstance(module, nn.CELU):
-        return exponential(name, module.alpha, 1 / module.alpha)
-    if isinstance(module, nn.SELU):
-        return exponential(name, _SELU_ALPHA, 1.0, _SELU_SCALE)
-    if isinstance(module, nn.ReLU):
-        return leaky(name, 0.0)
-    if isinstance(module, nn.RReLU):
-        return leaky(name, (module.lower + module.upper) / 2)
-    if isinstance(module, nn.LeakyReLU):
-        return leaky(name, module.negative_slope)
-    if isinstance(module, nn.PReLU):
-        return leaky(name, module.weight)
-    parameters = list(module.parameters())
-    if any(True for _ in module.children()) or any(
-        sum(size > 1 for size in parameter.shape) > 1 for parameter in parameters
+    known = known_function(module)
+    if known is not None and known.slope is not None:
+        return leaky(name, known.slope)
+    if (
+        known is not None
+        and known.alpha is not None
+        and known.beta is not None
+        and not isinstance(known.scale, Tensor)
     ):
-        return None
-    channels = max((parameter.numel() for parameter in parameters), default=1)
-    # Its parameters may be shaped for maps or for features alone.
-    return pointwise(name, module, channels, dims=4) or pointwise(name, module, channels, dims=2)
-
-
-def describe_function(
-    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Activation | None:
-    """A functional call of the exponential or leaky family as an activation, else None.
-
-    Args:
-        name: of the function, as in torch.nn.functional.
-        args: of the call, after the input.
-        kwargs: of the call.
-    """
-
-    def option(position: int, key: str, default: Any = None) -> Any:
-        return args[position] if len(args) > position else kwargs.get(key, default)
-
-    if name == "mpelu":
-        return exponential("mpelu", option(0, "alpha"), option(1, "beta"))
-    if name == "elu":
-        return exponential("elu", option(0, "alpha", 1.0), 1.0)
-    if name == "celu":
-        return exponential("celu", option(0, "alpha", 1.0), 1 / option(0, "alpha", 1.0))
-    if name == "selu":
-        return exponential("selu", _SELU_ALPHA, 1.0, _SELU_SCALE)
-    if name == "relu":
-        return leaky("relu", 0.0)
-    if name == "leaky_relu":
-        return leaky("leaky_relu", option(0, "negative_slope", 0.01))
-    if name == "prelu":
-        return leaky("prelu", option(0, "weight"))
-    return None
+        return exponential(name, known.alpha, known.beta, known.scale)
+    function = elementwise(module)
+    return None if function is None else _measured(name, function, elementwise_channels(module))
 
 
 @lru_cache(maxsize=1024)
@@ -245,8 +196,11 @@ def find_activation(caller: str, activation: nn.Module | str) -> Activation:
     plain = activation.replace("_", "").lower()
     if plain in ("linear", "identity"):
         return LINEAR
-    if plain == "mpelu":
-        return exponential("mpelu", 1.0, 1.0)
+    for name in TABLE:
+        if name.replace("_", "") == plain:
+            found = describe_module(TABLE[name].make(1))
+            if found is not None:
+                return found
     for name in nn.modules.activation.__all__:
         if name.lower() == plain:
             try:
@@ -256,15 +210,40 @@ def find_activation(caller: str, activation: nn.Module | str) -> Activation:
             if found is not None:
                 return found
     raise ValueError(
-        f"{caller}: expected the name of an elementwise activation of torch.nn, got {activation!r}"
+        f"{caller}: expected the name of an elementwise activation, got {activation!r}"
     )
 
 
 def taylor_factor(activation: Activation) -> Value:
     """E[f^2] / Var(y) with f replaced by its tangents at zero.
 
-    (1 + alpha^2 beta^2) / 2 for MPELU, as in the paper.
+    (1 + alpha^2 beta^2) / 2 for MPELU, as in the paper. Where the tangents nearly vanish, as those
+    of a squared ReLU, it is the exact one.
     """
+    return exact_factor(activation) if has_no_tangent(activation) else _tangent_factor(activation)
+
+
+def safe_taylor_factor(activation: Activation) -> Value:
+    """As `taylor_factor`, but never below the exact one.
+
+    The tangents of MPELU lie outside of it. Those of GELU and SiLU lie inside, and weights by them
+    would let the signal grow from layer to layer.
+    """
+    factor = taylor_factor(activation)
+    if activation.slope is not None or activation.alpha is not None:
+        return factor
+    exact = exact_factor(activation)
+    return exact if average(factor) < average(exact) else factor
+
+
+def has_no_tangent(activation: Activation) -> bool:
+    """Whether the tangents at zero say nothing about the activation."""
+    if activation.slope is not None or activation.alpha is not None:
+        return False  # the tangents are at least those of ReLU
+    return average(_tangent_factor(activation)) < _LEAST_SHARE * average(exact_factor(activation))
+
+
+def _tangent_factor(activation: Activation) -> Value:
     if activation.slope is not None:
         return (1 + activation.slope**2) / 2
     if activation.alpha is not None and activation.beta is not None:
@@ -279,6 +258,30 @@ def taylor_factor(activation: Activation) -> Value:
 def msra_factor(activation: Activation) -> Value:
     """E[f^2] / Var(y) as He et al. have it: by slope for the leaky family, else as for ReLU."""
     return 0.5 if activation.slope is None else (1 + activation.slope**2) / 2
+
+
+@lru_cache(maxsize=1024)
+def _growth_exponent(activation: Activation, variance: float) -> float:
+    step = 1.01
+    before, after = (
+        average(as_value(_moments(activation, 0.0, each, maximum_of=1)[1]))
+        for each in (variance, variance * step)
+    )
+    if not before > 0 or not after > 0:
+        return 1.0
+    return math.log(after / before) / math.log(step)
+
+
+def sensitivity(activation: Activation, variance: float) -> float:
+    """d log E[f^2] / d log Var(y): by how much a relative error in the variance grows.
+
+    1 for ReLU, below 1 for ELU, above 1 for GELU and SiLU.
+    """
+    if activation.slope is not None or not 0 < variance < math.inf:
+        return 1.0
+    if activation.alpha is not None and activation.beta is not None:
+        return 1.0  # at most, since |f| is below the tangents
+    return _growth_exponent(activation, round(variance, 6) or variance)
 
 
 def exact_factor(activation: Activation) -> Value:

@@ -1,61 +1,84 @@
-"""Linear and convolutional layers, whether modules or functional calls."""
+"""Linear and convolutional layers and matrix products with a weight, as modules or functions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn import functional as F
 
-from mpelu.init.graph import Call
+from mpelu.graph import Call, Ref
 from mpelu.init.rules import fans
-
-_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
-_TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
 
 @dataclass(frozen=True)
 class Layer:
+    """A weight and how a call uses it."""
+
     weight: Tensor
+    """As the call takes it: a parameter, a view of one, or computed from one."""
     bias: Tensor | None
+    fan_in: float
+    fan_out: float
+    channels: int
+    """Of the input."""
+    out_channels: int
+    fed: int
+    """Index of the call whose output is the layer's input."""
     groups: int = 1
     transposed: bool = False
+    kernel: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
     padding: tuple[tuple[int, int], ...] = ()
     """Zeros before and after along each spatial axis; empty where other values are put there."""
+    is_standard: bool = True
+    """Whether the weight has the layout of torch.nn: outputs first, or inputs if transposed."""
 
-    @property
-    def channels(self) -> int:
-        """Of the input."""
-        return self.weight.size(0) if self.transposed else self.weight.size(1) * self.groups
 
-    @property
-    def out_channels(self) -> int:
-        return self.weight.size(1) * self.groups if self.transposed else self.weight.size(0)
-
-    @property
-    def fans(self) -> tuple[float, float]:
-        """Fan in and fan out; a transposed convolution spreads its taps over stride positions."""
-        fan_in, fan_out = fans(self.weight, self.groups, self.transposed)
-        return (fan_in / math.prod(self.stride) if self.transposed else fan_in), fan_out
+def layer_of(call: Call) -> Layer | None:
+    """The layer a call runs, or None if it runs something else."""
+    target = call.target
+    if target is None or not call.fed_by:
+        return None
+    if isinstance(target, nn.Module):
+        for kind in type(target).__mro__:
+            if kind in _MODULES:
+                return _MODULES[kind](call, target)
+        return None
+    try:
+        rule = _FUNCTIONS.get(target)
+    except TypeError:  # a callable that can't be hashed
+        return None
+    return None if rule is None else rule(call)
 
 
 def _by_axis(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
     return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
 
 
+def _linear(weight: Any, bias: Any, fed: int) -> Layer | None:
+    if not _are_tensors(weight, bias) or weight.dim() != 2:
+        return None
+    return Layer(weight, bias, weight.size(1), weight.size(0), weight.size(1), weight.size(0), fed)
+
+
 def _convolution(
-    weight: Tensor,
-    bias: Tensor | None,
+    weight: Any,
+    bias: Any,
+    fed: int,
     stride: int | Sequence[int],
     padding: str | int | Sequence[int],
     dilation: int | Sequence[int],
     groups: int,
-) -> Layer:
+) -> Layer | None:
+    if not _are_tensors(weight, bias):
+        return None
     dims = weight.dim() - 2
     dilations = _by_axis(dilation, dims)
     if padding == "same":
@@ -64,42 +87,195 @@ def _convolution(
     else:
         amounts = _by_axis(0 if isinstance(padding, str) else padding, dims)
         zeros = tuple((amount, amount) for amount in amounts)
-    return Layer(weight, bias, groups, False, _by_axis(stride, dims), dilations, zeros)
+    fan_in, fan_out = fans(weight, groups)
+    return Layer(
+        weight,
+        bias,
+        fan_in,
+        fan_out,
+        weight.size(1) * groups,
+        weight.size(0),
+        fed,
+        groups,
+        kernel=tuple(weight.shape[2:]),
+        stride=_by_axis(stride, dims),
+        dilation=dilations,
+        padding=zeros,
+    )
 
 
-def layer_of(call: Call) -> Layer | None:
-    """The layer a call runs, or None if it runs something else."""
-    module = call.target
-    if isinstance(module, nn.Linear):
-        return Layer(module.weight, module.bias)
-    if isinstance(module, _ConvTransposeNd):
-        return Layer(module.weight, module.bias, module.groups, True, module.stride)
-    if isinstance(module, _ConvNd):
-        layer = _convolution(
-            module.weight,
-            module.bias,
-            module.stride,
-            module.padding,
-            module.dilation,
-            module.groups,
+def _transposed(
+    weight: Any, bias: Any, fed: int, stride: int | Sequence[int], groups: int
+) -> Layer | None:
+    if not _are_tensors(weight, bias):
+        return None
+    steps = _by_axis(stride, weight.dim() - 2)
+    fan_in, fan_out = fans(weight, groups, transposed=True)
+    # Its taps are spread over stride positions.
+    return Layer(
+        weight,
+        bias,
+        fan_in / math.prod(steps),
+        fan_out,
+        weight.size(0),
+        weight.size(1) * groups,
+        fed,
+        groups,
+        transposed=True,
+        stride=steps,
+    )
+
+
+def _are_tensors(weight: Any, bias: Any) -> bool:
+    return (
+        isinstance(weight, Tensor)
+        and weight.numel() > 0
+        and (bias is None or isinstance(bias, Tensor))
+    )
+
+
+def _linear_module(call: Call, module: Any) -> Layer | None:
+    return _linear(module.weight, module.bias, call.fed_by[0])
+
+
+def _convolution_module(call: Call, module: Any) -> Layer | None:
+    layer = _convolution(
+        module.weight,
+        module.bias,
+        call.fed_by[0],
+        module.stride,
+        module.padding,
+        module.dilation,
+        module.groups,
+    )
+    if layer is None or module.padding_mode == "zeros":
+        return layer
+    return replace(layer, padding=())
+
+
+def _transposed_module(call: Call, module: Any) -> Layer | None:
+    return _transposed(module.weight, module.bias, call.fed_by[0], module.stride, module.groups)
+
+
+def _linear_call(call: Call) -> Layer | None:
+    return _linear(call.argument(1, "weight"), call.argument(2, "bias"), call.fed_by[0])
+
+
+def _convolution_call(call: Call) -> Layer | None:
+    return _convolution(
+        call.argument(1, "weight"),
+        call.argument(2, "bias"),
+        call.fed_by[0],
+        call.argument(3, "stride", 1),
+        call.argument(4, "padding", 0),
+        call.argument(5, "dilation", 1),
+        call.argument(6, "groups", 1),
+    )
+
+
+def _transposed_call(call: Call) -> Layer | None:
+    return _transposed(
+        call.argument(1, "weight"),
+        call.argument(2, "bias"),
+        call.fed_by[0],
+        call.argument(3, "stride", 1),
+        call.argument(6, "groups", 1),
+    )
+
+
+def _product(weight: Any, bias: Any, data: Any, *, on_left: bool = False) -> Layer | None:
+    """A matrix product with a weight on one side: inputs are contracted, the rest are outputs."""
+    if not isinstance(data, Ref) or not _is_weight(weight):
+        return None
+    rows, columns = weight.shape[-2:]
+    inputs, outputs = (columns, rows) if on_left else (rows, columns)
+    bias = bias if isinstance(bias, Tensor) else None
+    return Layer(weight, bias, inputs, outputs, inputs, outputs, data.index, is_standard=False)
+
+
+def _addmm_call(call: Call) -> Layer | None:
+    return _product(call.argument(2, "mat2"), call.argument(0, "input"), call.argument(1, "mat1"))
+
+
+def _matmul_call(call: Call) -> Layer | None:
+    left, right = call.argument(0, "input"), call.argument(1, "other")
+    return _product(right, None, left) or _product(left, None, right, on_left=True)
+
+
+def _einsum_call(call: Call) -> Layer | None:
+    """A contraction of one signal with one weight."""
+    operands = call.args[1:]
+    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
+        operands = tuple(operands[0])
+    equation = call.args[0] if call.args else None
+    if not isinstance(equation, str) or "->" not in equation or len(operands) != 2:
+        return None
+    inputs, output = equation.replace(" ", "").split("->")
+    terms = inputs.split(",")
+    for term, weight, data in zip(terms, operands, reversed(operands), strict=True):
+        if _is_weight(weight) and isinstance(data, Ref) and len(term) == weight.dim():
+            sizes = dict(zip(term, weight.shape, strict=True))
+            contracted = math.prod(size for name, size in sizes.items() if name not in output)
+            other = terms[1 - terms.index(term)]
+            kept = math.prod(
+                size for name, size in sizes.items() if name in output and name not in other
+            )
+            return Layer(
+                weight, None, contracted, kept, contracted, kept, data.index, is_standard=False
+            )
+    return None
+
+
+def _grouped_call(call: Call) -> Layer | None:
+    return _product(call.argument(1, "mat2"), None, call.argument(0, "input"))
+
+
+def _is_weight(value: Any) -> bool:
+    """Whether it is trained: a matrix of constants is not a layer."""
+    return (
+        isinstance(value, Tensor)
+        and value.dim() > 1
+        and value.numel() > 0
+        and (isinstance(value, nn.Parameter) or value.requires_grad or _base_is_parameter(value))
+    )
+
+
+def _base_is_parameter(value: Tensor) -> bool:
+    return isinstance(value._base, nn.Parameter)
+
+
+_MODULES: dict[type, Callable[[Call, Any], Layer | None]] = {
+    nn.Linear: _linear_module,
+    nn.Conv1d: _convolution_module,
+    nn.Conv2d: _convolution_module,
+    nn.Conv3d: _convolution_module,
+    nn.ConvTranspose1d: _transposed_module,
+    nn.ConvTranspose2d: _transposed_module,
+    nn.ConvTranspose3d: _transposed_module,
+}
+_FUNCTIONS: dict[Any, Callable[[Call], Layer | None]] = {
+    F.linear: _linear_call,
+    **dict.fromkeys([F.conv1d, F.conv2d, F.conv3d], _convolution_call),
+    **dict.fromkeys(
+        [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d], _transposed_call
+    ),
+    torch.addmm: _addmm_call,
+    Tensor.addmm: _addmm_call,
+    **dict.fromkeys(
+        [
+            torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm, Tensor.bmm,
+            Tensor.__matmul__, Tensor.__rmatmul__, operator.matmul,
+        ],
+        _matmul_call,
+    ),
+    **{
+        function: _grouped_call
+        for function in (
+            getattr(torch, "_grouped_mm", None),
+            getattr(F, "grouped_mm", None),
         )
-        return layer if module.padding_mode == "zeros" else replace(layer, padding=())
-    if isinstance(module, nn.Module):
-        return None
-
-    def option(position: int, key: str, default: Any = None) -> Any:
-        return call.args[position] if len(call.args) > position else call.kwargs.get(key, default)
-
-    transposed = call.name in _TRANSPOSED
-    if call.name != "linear" and call.name not in _CONVOLUTIONS and not transposed:
-        return None
-    weight, bias = option(1, "weight"), option(2, "bias")
-    if not isinstance(weight, Tensor) or not (bias is None or isinstance(bias, Tensor)):
-        return None
-    if call.name == "linear":
-        return Layer(weight, bias)
-    stride, groups = option(3, "stride", 1), option(6, "groups", 1)
-    if transposed:
-        return Layer(weight, bias, groups, True, _by_axis(stride, weight.dim() - 2))
-    padding, dilation = option(4, "padding", 0), option(5, "dilation", 1)
-    return _convolution(weight, bias, stride, padding, dilation, groups)
+        if function is not None
+    },
+    torch.einsum: _einsum_call,
+    torch.functional.einsum: _einsum_call,
+}  # fmt: skip

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from mpelu.init.checks import check_inputs, check_model, input_error
-from mpelu.init.graph import Call, Inputs, unwrap
+from mpelu.graph import Call, Inputs, Weights, record, unchanged_on_error, unwrap
 from mpelu.init.layers import Layer, layer_of
-from mpelu.init.plan import make_plan
-from mpelu.init.record import record, variance_of
-from mpelu.init.report import Report
-from mpelu.init.reset import reset_norms_, zero_biases_
-from mpelu.init.rows import rows_of
-
-
-@contextlib.contextmanager
-def _unchanged_on_error(model: nn.Module) -> Iterator[None]:
-    values = [*model.parameters(), *model.buffers()]
-    saved = [value.detach().clone() for value in values]
-    try:
-        yield
-    except BaseException:
-        with torch.no_grad():
-            for value, old in zip(values, saved, strict=True):
-                value.copy_(old)
-        raise
+from mpelu.init.model import (
+    check_inputs,
+    check_model,
+    input_error,
+    reset_norms_,
+    variance_of,
+    zero_biases_,
+)
+from mpelu.init.plan import Planner
+from mpelu.init.report import Report, rows_of
 
 
 def _one_batch(batches: Inputs | Sequence[Inputs]) -> Inputs:
@@ -84,12 +74,13 @@ def lsuv_(
     parameters = check_model("lsuv_", model, generator)
     batch = _one_batch(batches)
     check_inputs("lsuv_", batch)
-    names = {id(parameter): name for name, parameter in parameters.items()}
+    known = Weights(model)
     reached: dict[int, float] = {}
+    written: set[int] = set()
 
     def new_layer(call: Call) -> Layer | None:
         layer = layer_of(call)
-        if layer is None or id(layer.weight) in reached or id(layer.weight) not in names:
+        if layer is None or id(layer.weight) in reached or known.name(layer.weight) is None:
             return None
         return layer
 
@@ -100,7 +91,8 @@ def lsuv_(
             dtype = torch.promote_types(layer.weight.dtype, torch.float32)
             fresh = torch.empty_like(layer.weight, dtype=dtype)
             layer.weight.copy_(nn.init.orthogonal_(fresh, generator=generator))
-            zero_biases_([layer])
+            zero_biases_([layer.bias])
+            written.update({id(layer.weight), id(layer.bias)})
 
     def scale(call: Call, output: Tensor, run: Callable[[], Tensor]) -> Tensor:
         layer = new_layer(call)
@@ -113,7 +105,7 @@ def lsuv_(
             if rounds == max_rounds or not 0 < variance < float("inf"):
                 raise _NotReached(
                     f"lsuv_: expected a variance within {tolerance} of 1 after "
-                    f"{names[id(weight)]}, got {variance:g} in {rounds} rounds"
+                    f"{known.name(weight)}, got {variance:g} in {rounds} rounds"
                 )
             weight.div_(variance**0.5)
             output = run()
@@ -122,13 +114,18 @@ def lsuv_(
         reached[id(weight)] = variance
         return output
 
-    with _unchanged_on_error(model):
+    with unchanged_on_error(model):
         reset_norms_(model)
         try:
-            calls = record(model, batch, before=start, after=scale)
+            calls, weights = record(model, batch, before=start, after=scale, written=written)
         except _NotReached:
             raise
         except Exception as error:
             raise input_error("lsuv_", batch, error) from error
-    plans = make_plan(calls, parameters, "lsuv", "fan_in")
-    return Report(rows_of(model, parameters, plans, "lsuv", reached))
+        plans = Planner(calls, weights, "lsuv", "fan_in").run()
+    measured = {
+        index: reached[id(plan.weight)]
+        for index, plan in enumerate(plans)
+        if id(plan.weight) in reached
+    }
+    return Report(rows_of(model, parameters, weights, plans, "lsuv", measured))

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
-from mpelu.init.activations import LINEAR, msra_factor, taylor_factor
-from mpelu.init.channels import Value, as_value, average, fit
-from mpelu.init.graph import Call, collector_paused
+from mpelu.graph import Call, Weights
+from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.layers import Layer, layer_of
-from mpelu.init.padding import Profile, after_layer, flat, resized
-from mpelu.init.propagate import propagate
+from mpelu.init.operations import Step, added_signals, ends_in_norm, propagate
+from mpelu.init.recurrent import hidden_second
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
-from mpelu.init.signal import Signal, Source, input_signal
+from mpelu.init.signal import Profile, Signal, Source, flat, padded, resized
+from mpelu.init.values import Value, as_value, average, fit
 
 TARGET = 1.0
 """Variance of every pre-activation, by the rules that can choose it."""
+
+FITTED = ("taylor", "exact", "msra")
+"""Methods that read the moments of what feeds a weight."""
+
+LARGEST = 10.0
+"""Variance above which first-order rules give way to the exact one, with inputs or shapes."""
+
+TANGENT_NOTE = "its tangents at zero vanish; its exact second moment was used"
+FEW_NOTE = "measured on very few values per channel"
+CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
 
 
 @dataclass
@@ -28,57 +40,298 @@ class Plan:
     """What to do with one weight."""
 
     name: str
-    layer: Layer
+    """Path of the parameter."""
+    weight: Tensor
+    """As the layer takes it: the parameter, a view of it, or a tensor computed from it."""
+    key: tuple[str, int, torch.Size] | None
+    """Tells it from other weights in any pass."""
+    bias: Tensor | None
     is_trained: bool
     sources: tuple[Source, ...]
     fan: float | None
     std: Value
     """A number, or one for each group of the layer."""
-    predicted: float
+    predicted: float | None
+    """Variance of the layer's output; None if it can't be observed."""
+    doubts: tuple[str, ...] = ()
+    is_free: bool = False
+    """Whether the layer's output goes to a norm, so that its scale doesn't change the signal."""
+    is_computed: bool = False
+    """Whether the weight is computed from the parameter."""
+    is_fixed: bool = False
+    """Whether the weight is standardized, so that the scale of the parameter has no effect."""
+
+
+class Planner:
+    """Walks the calls of a model once, with one signal per call.
+
+    Args:
+        calls: of the model, in order.
+        weights: which tensors are parameters.
+        method: as for `initialize_`.
+        mode: as for `initialize_`.
+        std: for method "gaussian".
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        weights: Weights,
+        method: str,
+        mode: str,
+        std: float = GAUSSIAN_STD,
+    ) -> None:
+        self._calls, self._weights = calls, weights
+        self._method, self._mode, self._gaussian_std = method, mode, std
+        self._factor = msra_factor if method == "msra" else safe_taylor_factor
+        self._layers = [layer_of(call) for call in calls]
+        self._shapes = [call.shape for call in calls]
+        self._keys = [
+            None if layer is None else weights.key(layer.weight) for layer in self._layers
+        ]
+        self._uses = Counter(self._keys)
+        self._consumers: dict[int, list[int]] = {}
+        for index, call in enumerate(calls):
+            for fed in call.fed_by:
+                self._consumers.setdefault(fed, []).append(index)
+        self._last = max(
+            (index for index, layer in enumerate(self._layers) if layer is not None), default=0
+        )
+        self._knows_shapes = any(shape is not None for shape in self._shapes)
+        self._additions = sum(len(call.fed_by) > 1 and added_signals(call) for call in calls)
+        self._signals: list[Signal] = []
+        self._profiles: list[Profile] = []
+        self._plans: dict[int, list[Plan]] = {}
+        """By the index of the call."""
+        self._of_weight: dict[Any, Plan] = {}
+        """By the key of the weight."""
+
+    @torch.no_grad()
+    def run(self) -> list[Plan]:
+        """One plan for each weight the calls use, in order."""
+        for index, (call, layer) in enumerate(zip(self._calls, self._layers, strict=True)):
+            if layer is not None:
+                signal, profile = self._through_layer(index, call, layer)
+            else:
+                signal, profile = self._through_operation(index, call)
+            if signal.layer is not None and len(self._consumers.get(index, ())) > 1:
+                signal = replace(signal, layer=None)
+            self._signals.append(signal)
+            self._profiles.append(profile)
+        return [plan for plans in self._plans.values() for plan in plans]
+
+    def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
+        signal = self._signals[layer.fed]
+        profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
+        key = self._keys[index]
+        name = None if key is None else key[0]
+        is_trained = name is not None and self._weights.is_trained(layer.weight)
+        if name is not None and key not in self._of_weight:
+            fan, std = self._std(index, layer, signal, reached)
+            plan = Plan(
+                name,
+                layer.weight,
+                key,
+                layer.bias,
+                is_trained,
+                signal.sources,
+                fan,
+                std,
+                0.0,
+                self._doubts(signal),
+                is_free=self._mode == "balanced"
+                and ends_in_norm(index, self._calls, self._consumers),
+                is_computed=self._weights.is_computed(layer.weight),
+            )
+            self._of_weight[key] = plan
+            self._plans[index] = [plan]
+            if is_trained:
+                self._adjust(plan, layer, signal, reached)
+        if is_trained and not self._of_weight[key].is_fixed:
+            mean, variance = _after_random(layer, signal, reached, self._of_weight[key].std)
+        else:
+            mean, variance = _after_fixed(layer, signal)
+        is_free = (
+            self._method == "exact"
+            and is_trained
+            and self._uses[key] == 1
+            and index != self._last
+            and not self._of_weight[key].is_fixed
+        )
+        after = Signal(
+            mean,
+            variance,
+            1.0,
+            (Source("linear", LINEAR),),
+            layer.out_channels,
+            layer=index if is_free else None,
+            doubts=signal.doubts,
+            growth=signal.growth,
+        )
+        if index in self._plans:
+            self._plans[index][0].predicted = after.overall_variance
+        return after, profile
+
+    def _adjust(self, plan: Plan, layer: Layer, signal: Signal, reached: float) -> None:
+        """Takes into account how a weight is computed, and that first-order rules may explode."""
+        if self._method not in FITTED:
+            return
+        if self._knows_shapes and self._method != "exact":
+            _, variance = _after_random(layer, signal, reached, plan.std)
+            if average(variance) > LARGEST:
+                plan.std = plan.std * math.sqrt(TARGET / average(variance))
+                plan.doubts = (*plan.doubts, CAPPED_NOTE)
+        if plan.is_computed:
+            plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
+
+    def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
+        if call.target is None:
+            profile = flat(call.shape)
+        else:
+            fed = self._profiles[call.fed_by[0]] if call.fed_by else ()
+            profile = resized(fed, call.shape)
+            if len(call.fed_by) > 1 and added_signals(call):
+                self._share_sum(call)
+            elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
+                self._plan_recurrent(index, call, call.target)
+        return propagate(Step(call, self._signals, self._shapes, self._factor)), profile
+
+    def _padded(
+        self, layer: Layer, profile: Profile, shape: torch.Size | None
+    ) -> tuple[Profile, float]:
+        if layer.transposed or len(profile) != len(layer.padding):
+            return flat(shape), 1.0
+        return padded(profile, layer.kernel, layer.stride, layer.dilation, layer.padding)
+
+    def _fan(self, index: int, layer: Layer) -> float:
+        """n of the rule. "balanced" leaves fan_in where a norm follows, and in the last layer."""
+        mode = self._mode
+        if mode == "balanced" and (
+            index == self._last or ends_in_norm(index, self._calls, self._consumers)
+        ):
+            mode = "fan_in"
+        return fan_of(mode, layer.fan_in, layer.fan_out)
+
+    def _std(
+        self, index: int, layer: Layer, signal: Signal, reached: float
+    ) -> tuple[float | None, Value]:
+        """n of the rule and the standard deviation, of each group where they differ.
+
+        Args:
+            index: of the call.
+            layer: whose weight it is for.
+            signal: into the layer.
+            reached: share of the layer's inputs that are not padding.
+        """
+        if self._method == "lsuv":  # done already
+            return None, deviation(layer.weight)
+        if self._method == "gaussian":
+            return None, self._gaussian_std
+        if self._method == "xavier":
+            fan = fan_of("average", layer.fan_in, layer.fan_out)
+            return fan, fan**-0.5
+        fan = self._fan(index, layer)
+        if self._method == "exact":
+            return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5
+        return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5
+
+    def _doubts(self, signal: Signal) -> tuple[str, ...]:
+        if self._method == "taylor":
+            flat_ones = [
+                source.activation.name
+                for source in signal.sources
+                if has_no_tangent(source.activation)
+            ]
+            if flat_ones:
+                return (*signal.doubts, f"{flat_ones[0]}: {TANGENT_NOTE}")
+        return signal.doubts
+
+    def _share_sum(self, call: Call) -> None:
+        """Scales the layers that end in an addition so that the sum has the target variance.
+
+        What the other addends leave of the target goes to these layers in equal parts. Identity
+        shortcuts leave nothing: then each addition may add 1 / additions of the target, and no
+        chain of them ends above twice the target.
+        """
+        fed, signals = call.fed_by, self._signals
+        free = [index for index in fed if signals[index].layer is not None]
+        if not free:
+            return
+        taken = sum(average(signals[index].variance) for index in fed if index not in free)
+        share = max(TARGET - taken, TARGET / self._additions) / len(free) / TARGET
+        for index in free:
+            layer = signals[index].layer
+            assert layer is not None
+            for plan in self._plans[layer]:
+                plan.std = plan.std * math.sqrt(share)
+                plan.predicted = (plan.predicted or 0.0) * share
+            signals[index] = replace(signals[index], variance=signals[index].variance * share)
+
+    def _plan_recurrent(self, index: int, call: Call, module: nn.Module) -> None:
+        """Both weights of each layer get half of the target for the sums of its gates."""
+        signal = self._signals[call.fed_by[0]]
+        hidden = hidden_second(type(module).__name__.removesuffix("Cell"))
+        for name, weight in module.named_parameters(recurse=False):
+            path = self._weights.name(weight)
+            if weight.dim() < 2 or path is None or self._weights.key(weight) in self._of_weight:
+                continue
+            is_input = name in _FED_BY_INPUT
+            fan = weight.size(1)
+            second = (average(signal.second) or 1.0) if is_input else hidden
+            share = TARGET if name.startswith("weight_hr") else TARGET / 2
+            std = {
+                "gaussian": self._gaussian_std,
+                "xavier": (2 / (weight.size(0) + fan)) ** 0.5,
+                "lsuv": deviation(weight),
+            }.get(self._method, (share / (fan * second)) ** 0.5)
+            self._of_weight[self._weights.key(weight)] = plan = Plan(
+                path,
+                weight,
+                self._weights.key(weight),
+                getattr(module, name.replace("weight", "bias"), None),
+                weight.requires_grad,
+                signal.sources if is_input else (Source(call.name, LINEAR),),
+                float(fan),
+                std,
+                None,
+                signal.doubts if is_input else (),
+            )
+            self._plans.setdefault(index, []).append(plan)
+
+
+_FED_BY_INPUT = ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")
+"""Weights of a recurrent module that take its input; the others take hidden states."""
+
+
+def deviation(weight: Tensor) -> float:
+    """Standard deviation over all elements."""
+    if weight.numel() == 0:
+        return 0.0
+    dtype = torch.promote_types(weight.dtype, torch.float64)
+    return weight.detach().to(dtype).std(correction=0).item()
 
 
 def _by_group(layer: Layer, value: Value) -> Value:
     """Mean over the input channels of each group, a number where the groups are alike."""
     if isinstance(value, Tensor):
-        value = as_value(fit(value, layer.channels).reshape(layer.groups, -1).mean(1))
+        if not layer.is_standard:
+            value = average(value)
+        else:
+            value = as_value(fit(value, layer.channels).reshape(layer.groups, -1).mean(1))
     # A constant zero, such as an all-zero example input, says nothing about scale.
     return torch.where(value > 0, value, 1.0) if isinstance(value, Tensor) else value or 1.0
 
 
-def _std(
-    layer: Layer, signal: Signal, reached: float, method: str, mode: str
-) -> tuple[float | None, Value]:
-    """n of the rule and the standard deviation, of each group where they differ.
-
-    Args:
-        layer: whose weight it is for.
-        signal: into the layer.
-        reached: share of the layer's inputs that are not padding.
-        method: as for `initialize_`.
-        mode: as for `initialize_`.
-    """
-    if method == "lsuv":  # done already
-        return None, layer.weight.detach().double().std(correction=0).item()
-    if method == "gaussian":
-        return None, GAUSSIAN_STD
-    if method == "xavier":
-        fan = fan_of("average", *layer.fans)
-        return fan, fan**-0.5
-    fan = fan_of(mode, *layer.fans)
-    if method == "exact":
-        return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5
-    return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5
-
-
 def _bias(layer: Layer) -> Value:
-    if layer.bias is None or layer.bias.requires_grad:
+    bias = layer.bias
+    if bias is None or bias.requires_grad or bias.dim() != 1 or isinstance(bias, FakeTensor):
         return 0.0
-    return as_value(layer.bias)
+    return as_value(bias)
 
 
 def _after_random(layer: Layer, signal: Signal, reached: float, std: Value) -> tuple[Value, Value]:
     """Mean and variance of the output over random weights and data."""
-    variance = std**2 * layer.fans[0] * reached * _by_group(layer, signal.second)
+    variance = std**2 * layer.fan_in * reached * _by_group(layer, signal.second)
     if isinstance(variance, Tensor):
         variance = variance.repeat_interleave(layer.out_channels // layer.groups)
     return _bias(layer), variance
@@ -87,6 +340,10 @@ def _after_random(layer: Layer, signal: Signal, reached: float, std: Value) -> t
 def _after_fixed(layer: Layer, signal: Signal) -> tuple[Value, Value]:
     """Mean and variance of the output over data alone, inputs taken as independent."""
     shape = layer.weight.shape
+    if not layer.is_standard or isinstance(layer.weight, FakeTensor):
+        if isinstance(layer.weight, FakeTensor):
+            return 0.0, TARGET
+        return 0.0, layer.fan_in * deviation(layer.weight) ** 2 * average(signal.second)
     weight = layer.weight.detach().to("cpu", torch.float64)
     weight = weight.reshape(layer.groups, -1, shape[1], math.prod(shape[2:]))
     if layer.transposed:
@@ -97,95 +354,3 @@ def _after_fixed(layer: Layer, signal: Signal) -> tuple[Value, Value]:
     )
     out_mean = (weight * mean).sum((2, 3)).flatten()
     return out_mean + _bias(layer), (weight**2 * variance).sum((2, 3)).flatten()
-
-
-def _is_sum(call: Call) -> bool:
-    is_function = not isinstance(call.target, nn.Module)
-    return is_function and call.name in ("add", "sub") and len(call.fed_by) > 1
-
-
-def _share_sum(call: Call, signals: list[Signal], plans: dict[int, Plan], additions: int) -> None:
-    """Scales the layers that end in an addition so that the sum has the target variance.
-
-    What the other addends leave of the target goes to these layers in equal parts. Identity
-    shortcuts leave nothing: then each addition may add 1 / additions of the target, and no chain of
-    them ends above twice the target.
-    """
-    fed = call.fed_by
-    free = [index for index in fed if signals[index].layer is not None]
-    if not free:
-        return
-    taken = sum(average(signals[index].variance) for index in fed if index not in free)
-    share = max(TARGET - taken, TARGET / additions) / len(free) / TARGET
-    for index in free:
-        plan = plans[signals[index].layer]  # type: ignore[index]
-        plan.std = plan.std * math.sqrt(share)
-        plan.predicted *= share
-        signals[index] = replace(signals[index], variance=signals[index].variance * share)
-
-
-@torch.no_grad()
-@collector_paused()
-def make_plan(
-    calls: Sequence[Call], parameters: Mapping[str, Tensor], method: str, mode: str
-) -> list[Plan]:
-    """One plan for each weight the calls use, in order.
-
-    Args:
-        calls: of the model.
-        parameters: of the model, by path.
-        method: as for `initialize_`.
-        mode: as for `initialize_`.
-    """
-    factor = msra_factor if method == "msra" else taylor_factor
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    layers = [layer_of(call) for call in calls]
-    uses = Counter(id(layer.weight) for layer in layers if layer is not None)
-    consumers = Counter(index for call in calls for index in call.fed_by)
-    additions = sum(map(_is_sum, calls))
-    shapes = [call.shape for call in calls]
-    signals: list[Signal] = []
-    profiles: list[Profile] = []
-    plans: dict[int, Plan] = {}
-    planned: dict[int, Plan] = {}
-
-    for index, (call, layer) in enumerate(zip(calls, layers, strict=True)):
-        if layer is not None:
-            fed = call.fed_by[0]
-            signal = signals[fed]
-            profile, reached = after_layer(layer, profiles[fed], call.shape)
-            weight = id(layer.weight)
-            name = names.get(weight)
-            is_trained = name is not None and layer.weight.requires_grad
-            if name is not None and weight not in planned:
-                fan, std = _std(layer, signal, reached, method, mode)
-                planned[weight] = plans[index] = Plan(
-                    name, layer, is_trained, signal.sources, fan, std, 0.0
-                )
-            if is_trained:
-                mean, variance = _after_random(layer, signal, reached, planned[weight].std)
-            else:
-                mean, variance = _after_fixed(layer, signal)
-            is_free = method == "exact" and is_trained and uses[weight] == 1
-            signal = Signal(
-                mean,
-                variance,
-                1.0,
-                (Source("linear", LINEAR),),
-                layer.out_channels,
-                layer=index if is_free else None,
-            )
-            if index in plans:
-                plans[index].predicted = signal.overall_variance
-        elif call.target is None:
-            signal, profile = input_signal(call), flat(call.shape)
-        else:
-            profile = resized(profiles[call.fed_by[0]] if call.fed_by else (), call.shape)
-            if _is_sum(call):
-                _share_sum(call, signals, plans, additions)
-            signal = propagate(call, signals, shapes, factor)
-        if signal.layer is not None and consumers[index] > 1:
-            signal = replace(signal, layer=None)
-        signals.append(signal)
-        profiles.append(profile)
-    return list(plans.values())

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from torch import Tensor, nn
+
+from mpelu.graph import Weights
+from mpelu.init.operations import NORMS
+from mpelu.init.plan import CAPPED_NOTE, FEW_NOTE, TANGENT_NOTE, Plan, deviation
+from mpelu.init.signal import UNSTABLE_NOTE, Source
+from mpelu.init.values import Value, average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +22,8 @@ class Row:
     layer: str
     """Path of the weight in the model."""
     rule: str
-    """The method and mode, "frozen", or "left as it was"."""
+    """The method and mode, "measured" behind them if the weight was scaled by measurement;
+    "frozen", or "left as it was"."""
     feed: str = ""
     """The activation that feeds the layer, several joined by +, or "input"."""
     alpha: float | list[float] | None = None
@@ -29,7 +38,7 @@ class Row:
     measured: float | None = None
     """The same on the example inputs."""
     note: str = ""
-    """What could not be placed, and what was done then."""
+    """What was assumed, or why the weight was left as it was."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,98 @@ class Report:
         ]
         notes = [f"{row.layer}: {row.note}" for row in self.rows if row.note]
         return "\n".join([*_aligned([header, *cells]), *notes])
+
+
+OFF = 2.0
+"""A row has a note where measured and predicted variance differ by more than this factor."""
+
+
+def rows_of(
+    model: nn.Module,
+    parameters: Mapping[str, Tensor],
+    weights: Weights,
+    plans: Sequence[Plan],
+    rule: str,
+    measured: Mapping[int, float],
+    scaled: Collection[int] = (),
+) -> tuple[Row, ...]:
+    """A row for each plan, and for each weight of two or more dimensions without one.
+
+    Args:
+        model: whose weights they are.
+        parameters: of the model, by path.
+        weights: which calls used a parameter.
+        plans: in order.
+        rule: method and mode.
+        measured: variance of the output, by the index of the plan.
+        scaled: indices of plans whose weight was scaled by measurement.
+    """
+    rows = [
+        _row(plan, rule, measured.get(index), index in scaled) for index, plan in enumerate(plans)
+    ]
+    placed = {plan.name for plan in plans}
+    norms = [module for module in model.modules() if isinstance(module, NORMS)]
+    reset = {id(parameter) for module in norms for parameter in module.parameters()}
+    rows += [
+        Row(
+            layer=name,
+            rule="left as it was" if parameter.requires_grad else "frozen",
+            std=deviation(parameter),
+            note=_reason_left(weights.used.get(name)) if parameter.requires_grad else "",
+        )
+        for name, parameter in parameters.items()
+        if parameter.dim() > 1 and name not in placed and id(parameter) not in reset
+    ]
+    return tuple(rows)
+
+
+def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
+    alone = plan.sources[0].activation if len(plan.sources) == 1 else None
+    trained_rule = f"{rule}, measured" if is_scaled else rule
+    return Row(
+        layer=plan.name,
+        rule=trained_rule if plan.is_trained else "frozen",
+        feed=" + ".join(map(_label, plan.sources)),
+        alpha=None if alone is None else _numbers(alone.alpha),
+        beta=None if alone is None else _numbers(alone.beta),
+        fan=plan.fan if plan.is_trained else None,
+        std=deviation(plan.weight)
+        if is_scaled or not plan.is_trained
+        else average(plan.std**2) ** 0.5,
+        predicted=plan.predicted,
+        measured=measured,
+        note=_note(plan, measured) if plan.is_trained else "",
+    )
+
+
+_LASTING = (UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE)
+"""Notes that a measurement on one batch doesn't settle."""
+
+
+def _note(plan: Plan, measured: float | None) -> str:
+    """Doubts about a prediction count only as long as nothing was measured."""
+    if measured is None:
+        return "; ".join(plan.doubts)
+    predicted = plan.predicted or 0.0
+    is_close = predicted > 0 and 1 / OFF <= measured / predicted <= OFF
+    if is_close:
+        return "; ".join(doubt for doubt in plan.doubts if doubt.endswith(_LASTING))
+    return "; ".join([f"measured {measured:.3g} where {predicted:.3g} was predicted", *plan.doubts])
+
+
+def _reason_left(use: str | None) -> str:
+    if use is None:
+        return "not used in the forward pass; left as it was"
+    return f"used by {use}, but not as the weight of a layer that the input feeds; left as it was"
+
+
+def _label(source: Source) -> str:
+    kind = source.activation.name
+    return source.name if kind in ("linear", source.name) else f"{source.name} ({kind})"
+
+
+def _numbers(value: Value | None) -> float | list[float] | None:
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def _number(value: float | list[float] | None) -> str:

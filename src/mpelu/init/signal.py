@@ -1,26 +1,36 @@
-"""Mean and variance of what flows between the calls of a model."""
+"""Mean and variance of what flows between the calls of a model, and how they combine.
+
+A number that is the same for all channels is a plain float: most are, and the walk through a deep
+network is several times as fast as with tensors of one element.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from mpelu.init.activations import LINEAR, Activation, gaussian_moments
-from mpelu.init.channels import Value, as_value, average, fit, size_of
-from mpelu.init.graph import Call
+from mpelu.graph import Call
+from mpelu.init.activations import LINEAR, Activation, gaussian_moments, sensitivity
+from mpelu.init.values import Value, as_value, average, fit, size_of
+
+NEGLIGIBLE = 30.0
+"""First-order rules ignore an addend whose second moment is smaller than the other's by this."""
+UNSTABLE = 5.0
+"""A prediction is doubted where activations multiply a relative error in the variance by this."""
+UNSTABLE_NOTE = "a small error in the variance grows more than fivefold on the way"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a signal comes from: an activation, an input, or something not understood."""
+    """Where a signal comes from: an activation, an input, or an operation without a rule."""
 
     name: str
     activation: Activation
-    doubt: str = ""
-    """What was assumed for want of knowledge."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +44,13 @@ class Signal:
     sources: tuple[Source, ...]
     channels: int | None = None
     before: tuple[Activation, Value, Value] | None = None
-    """For an activation's output: the activation, mean and variance it came from."""
+    """For the output of an activation: the activation, and the mean and variance of its input."""
     layer: int | None = None
     """Index of the call of the layer whose output this is, up to operations that keep it."""
+    doubts: tuple[str, ...] = ()
+    """What was assumed on the way since the last norm."""
+    growth: float = 1.0
+    """By how much a relative error in the variance has grown since the last norm."""
 
     @property
     def second(self) -> Value:
@@ -54,9 +68,10 @@ Factor = Callable[[Activation], Value]
 def input_signal(call: Call) -> Signal:
     """Moments of an example input by channel; a standard normal variable if there is none."""
     sources = (Source("input", LINEAR),)
-    if not call.args or not call.args[0].is_floating_point():
+    values = call.args[0] if call.args else None
+    if not isinstance(values, Tensor) or not values.is_floating_point() or not _has_values(values):
         return Signal(0.0, 1.0, 1.0, sources)
-    values = call.args[0].detach().to("cpu", torch.float64)
+    values = values.detach().to("cpu", torch.float64)
     if values.dim() < 2:
         return Signal(values.mean().item(), values.var(correction=0).item(), 1.0, sources)
     by_channel = values.transpose(0, 1).flatten(1)
@@ -67,7 +82,10 @@ def input_signal(call: Call) -> Signal:
 def constant_signal(value: float | Tensor) -> Signal:
     """A number, one for each channel, or a tensor of any shape taken by its moments."""
     if isinstance(value, Tensor):
+        if not _has_values(value) or value.numel() == 0 or value.is_complex():
+            return Signal(0.0, 1.0, 1.0, ())
         values = value.detach().to("cpu", torch.float64)
+        values = torch.where(values.isfinite(), values, 0.0)  # masks have infinities
         if sum(size > 1 for size in values.shape) > 1:
             mean, variance = values.mean().item(), values.var(correction=0).item()
             return Signal(mean, variance, variance + mean**2, ())
@@ -77,62 +95,82 @@ def constant_signal(value: float | Tensor) -> Signal:
     return Signal(float(value), 0.0, float(value) ** 2, ())
 
 
-def unknown_signal(call: Call) -> Signal:
+def unknown_signal(call: Call, inputs: Sequence[Signal] = ()) -> Signal:
     """Unit variance, for want of anything better."""
-    doubt = f"fed by {call.name}, which is not understood; taken as of unit variance"
-    return Signal(0.0, 1.0, 1.0, (Source(call.name, LINEAR, doubt),))
+    doubt = f"fed by {call.name}, which has no rule; taken as of unit variance"
+    doubts = _all_doubts([*inputs, Signal(0.0, 0.0, 0.0, (), doubts=(doubt,))])
+    return Signal(0.0, 1.0, 1.0, (Source(call.name, LINEAR),), doubts=doubts)
+
+
+def doubted(signal: Signal, doubt: str) -> Signal:
+    """The signal, with a note on every weight it feeds until a norm."""
+    return signal if doubt in signal.doubts else replace(signal, doubts=(*signal.doubts, doubt)[:4])
 
 
 def mixed(signal: Signal) -> Signal:
     """The signal with its channels in an unknown order."""
-    mean = average(signal.mean)
-    factor = average(signal.factor)
-    return Signal(mean, signal.overall_variance, factor, signal.sources)
+    if not isinstance(signal.variance, Tensor) and not isinstance(signal.mean, Tensor):
+        return replace(signal, channels=None, before=None, layer=None)
+    return Signal(
+        average(signal.mean),
+        signal.overall_variance,
+        average(signal.factor),
+        signal.sources,
+        doubts=signal.doubts,
+        growth=signal.growth,
+    )
 
 
 def activated(signal: Signal, name: str, activation: Activation, factor: Factor) -> Signal:
     """The signal after an activation."""
     if activation is LINEAR:
         return signal
+    if activation.affine is not None:
+        scale, shift = (Signal(value, 0.0, value**2, ()) for value in activation.affine)
+        return added(multiplied(signal, scale), shift)
     mean, variance = signal.mean, signal.variance
     if activation.channels > 1:
         mean, variance = fit(mean, activation.channels), fit(variance, activation.channels)
     first, variance_after = gaussian_moments(activation, mean, variance)
-    return Signal(
+    growth = signal.growth * sensitivity(activation, average(variance))
+    by_rule = factor(activation)
+    after = Signal(
         first,
         variance_after,
-        factor(activation),
+        by_rule if math.isfinite(average(by_rule)) else variance_after + first**2,
         (Source(name, activation),),
         signal.channels,
         before=(activation, mean, variance),
+        doubts=signal.doubts,
+        growth=max(1.0, growth),
     )
-
-
-def _merged(signals: Sequence[Signal]) -> tuple[Source, ...]:
-    # More than a few names help nobody, and long chains of additions would collect thousands.
-    sources = {source.name: source for signal in signals for source in signal.sources}
-    return tuple(sources.values())[:4]
-
-
-def _of_one_size(signals: Sequence[Signal]) -> list[Signal]:
-    sizes = {
-        size_of(value)
-        for signal in signals
-        for value in (signal.mean, signal.variance, signal.factor)
-    }
-    return [*signals] if len(sizes - {1}) < 2 else [mixed(signal) for signal in signals]
+    if growth > UNSTABLE:
+        return doubted(after, UNSTABLE_NOTE)
+    return after
 
 
 def added(one: Signal, other: Signal, sign: int = 1) -> Signal:
-    """The sum or difference of independent signals. The factor is the mean of theirs."""
+    """The sum or difference of independent signals.
+
+    The factor is the mean of theirs, or the larger addend's if the other has a learned scale so
+    small that it contributes next to nothing.
+    """
     one, other = _of_one_size([one, other])
-    factors = [signal.factor for signal in (one, other) if signal.sources]
+    second, other_second = average(one.second), average(other.second)
+    if not one.sources or not other.sources:
+        factor = other.factor if not one.sources else one.factor
+    elif max(second, other_second) > NEGLIGIBLE * min(second, other_second):
+        factor = one.factor if second > other_second else other.factor
+    else:
+        factor = (one.factor + other.factor) / 2
     return Signal(
         one.mean + sign * other.mean,
         one.variance + other.variance,
-        sum(factors, start=0.0) / max(1, len(factors)),
+        factor,
         _merged([one, other]),
         one.channels or other.channels,
+        doubts=_all_doubts([one, other]),
+        growth=max(one.growth, other.growth),
     )
 
 
@@ -146,19 +184,28 @@ def multiplied(one: Signal, other: Signal) -> Signal:
         one.factor * other.factor,
         _merged([one, other]),
         one.channels or other.channels,
+        doubts=_all_doubts([one, other]),
+        growth=max(one.growth, other.growth),
     )
 
 
-def concatenated(signals: Sequence[Signal]) -> Signal:
+def contracted(one: Signal, other: Signal, count: int) -> Signal:
+    """Sums of `count` products of independent signals, such as the entries of a matrix product."""
+    product = multiplied(mixed(one), mixed(other))
+    return replace(product, mean=count * product.mean, variance=count * product.variance)
+
+
+def concatenated(signals: Sequence[Signal], along_channels: bool) -> Signal:
     """Along the channels where their numbers are known, else the mean over all."""
-    sources = _merged(signals)
+    sources, doubts = _merged(signals), _all_doubts(signals)
+    growth = max(signal.growth for signal in signals)
     known = [signal.channels for signal in signals if signal.channels is not None]
-    if len(known) < len(signals):
+    if len(known) < len(signals) or not along_channels:
         count = len(signals)
         mean = sum(average(signal.mean) for signal in signals) / count
         second = sum(average(signal.second) for signal in signals) / count
         factor = sum(average(signal.factor) for signal in signals) / count
-        return Signal(mean, second - mean**2, factor, sources)
+        return Signal(mean, second - mean**2, factor, sources, doubts=doubts, growth=growth)
     means, variances, factors = (
         torch.cat([fit(value, size) for value, size in zip(values, known, strict=True)])
         for values in (
@@ -167,7 +214,7 @@ def concatenated(signals: Sequence[Signal]) -> Signal:
             [signal.factor for signal in signals],
         )
     )
-    return Signal(means, variances, factors, sources, sum(known))
+    return Signal(means, variances, factors, sources, sum(known), doubts=doubts, growth=growth)
 
 
 def pooled(signal: Signal, kind: str, count: int) -> Signal:
@@ -179,3 +226,82 @@ def pooled(signal: Signal, kind: str, count: int) -> Signal:
     activation, mean, variance = signal.before or (LINEAR, signal.mean, signal.variance)
     first, variance_after = gaussian_moments(activation, mean, variance, maximum_of=count)
     return replace(signal, mean=first, variance=variance_after, before=None, layer=None)
+
+
+def _merged(signals: Sequence[Signal]) -> tuple[Source, ...]:
+    # More than a few names help nobody, and long chains of additions would collect thousands.
+    sources = {source.name: source for signal in signals for source in signal.sources}
+    return tuple(sources.values())[:4]
+
+
+def _all_doubts(signals: Sequence[Signal]) -> tuple[str, ...]:
+    if not any(signal.doubts for signal in signals):
+        return ()
+    return tuple(dict.fromkeys(doubt for signal in signals for doubt in signal.doubts))[:4]
+
+
+def _of_one_size(signals: Sequence[Signal]) -> list[Signal]:
+    sizes = {
+        size_of(value)
+        for signal in signals
+        for value in (signal.mean, signal.variance, signal.factor)
+    }
+    return [*signals] if len(sizes - {1}) < 2 else [mixed(signal) for signal in signals]
+
+
+def _has_values(tensor: Tensor) -> bool:
+    """Whether its numbers can be read: not on the meta device, nor fake, nor inside vmap."""
+    return not (
+        tensor.is_meta
+        or isinstance(tensor, torch._subclasses.FakeTensor)
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        or tensor.layout != torch.strided
+    )
+
+
+Profile = tuple[Tensor, ...]
+"""What zero padding takes away: for each spatial axis the relative second moment by position, of
+mean one. An output at the border has fewer inputs, and is itself a weaker input to the next layer.
+Along one axis this is a convolution with ones; over the axes of a map it is their product."""
+
+
+def flat(shape: torch.Size | None) -> Profile:
+    """The same everywhere; without axes where the shape is not known."""
+    return tuple(torch.ones(size, dtype=torch.float64) for size in (shape or ())[2:])
+
+
+def padded(
+    profile: Profile,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+) -> tuple[Profile, float]:
+    """The profile after a convolution, and the share of its inputs that are not padding."""
+    share = 1.0
+    axes = []
+    for axis, values in enumerate(profile):
+        ones = torch.ones(1, 1, kernel[axis], dtype=torch.float64)
+        reached = F.conv1d(
+            F.pad(values, padding[axis]).view(1, 1, -1),
+            ones / ones.numel(),
+            stride=stride[axis],
+            dilation=dilation[axis],
+        ).flatten()
+        mean = reached.mean().item()
+        share *= mean
+        axes.append(reached / mean)
+    return tuple(axes), share
+
+
+def resized(profile: Profile, shape: torch.Size | None) -> Profile:
+    """The profile after an operation that changes the map to another size, or to none."""
+    if shape is None or len(shape) != len(profile) + 2:
+        return flat(shape)
+    if all(values.numel() == size for values, size in zip(profile, shape[2:], strict=True)):
+        return profile
+    stretched = (
+        F.interpolate(values.view(1, 1, -1), size=size, mode="linear").flatten()
+        for values, size in zip(profile, shape[2:], strict=True)
+    )
+    return tuple(values / values.mean() for values in stretched)

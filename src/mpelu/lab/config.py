@@ -13,15 +13,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
+from mpelu.activations import TABLE
 from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.data.registry import HINT as DATA_HINT
-from mpelu.lab.errors import UserError, choose
+from mpelu.lab.errors import UserError, choose, listed
+from mpelu.lab.optimizers import OPTIMIZERS
+from mpelu.lab.optimizers import find as find_optimizer
+from mpelu.lab.references import is_reference
+from mpelu.lab.schedules import SCHEDULES
 
 DATA = tuple(DATA_SETS)
 PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")
@@ -64,6 +70,8 @@ class FieldInfo:
     """Whether it only says when the run ends. It may grow when a run is resumed."""
     costs: bool = False
     """Whether the time of a training step depends on it."""
+    extensible: bool = False
+    """Whether ``package.module:factory`` can be given in place of a built-in name."""
     was: str = ""
     """The field's name in config.json of schema 1, if it was another."""
 
@@ -89,7 +97,7 @@ class Config:
 
     data: str = _field(
         "digits", "data set", _COMMON, choices=DATA, noun="data set",
-        hint=DATA_HINT, costs=True,
+        hint=DATA_HINT, costs=True, extensible=True,
     )  # fmt: skip
     data_dir: str | None = _field(
         None, "directory the data is in or is downloaded to", _COMMON, decides=False
@@ -120,15 +128,20 @@ class Config:
     )
 
     model: str = _field(
-        "resnet-20", "network; `mpelu models` lists them", _COMMON, label="network", costs=True
+        "resnet-20",
+        "network; `mpelu models` lists them",
+        _COMMON,
+        label="network",
+        costs=True,
+        extensible=True,
     )
     model_options: dict[str, Any] = _field(  # noqa: RUF009
         {}, "options of the network, for example width=32", _NETWORK, label="network options",
         costs=True,
     )  # fmt: skip
     activation: str | None = _field(
-        None, "activation: relu, leaky_relu, prelu, rrelu, elu, srelu or mpelu", _COMMON,
-        unset="the one the paper uses for the network", costs=True,
+        None, f"activation: {listed(TABLE)}", _COMMON,
+        unset="the one the paper uses for the network", costs=True, extensible=True,
     )  # fmt: skip
     alpha: float | None = _field(
         None, "initial alpha of the activation", _NETWORK, unset="depends on the network"
@@ -137,7 +150,7 @@ class Config:
     init: str = _field(
         "own", "weight initialization: own (the one the paper uses for the network), taylor, "
         "exact, msra, xavier, gaussian or lsuv", _COMMON, label="initialization", choices=INIT,
-        noun="initialization",
+        noun="initialization", extensible=True,
     )  # fmt: skip
     init_mode: str = _field(
         "fan_in", "fan that --init taylor, exact and msra use: fan_in, fan_out or average",
@@ -167,7 +180,17 @@ class Config:
         1, "gradient accumulation steps per batch", _OPTIMIZATION,
         label="gradient accumulation steps", least=1,
     )  # fmt: skip
-    lr: float = _field(0.1, "learning rate", _COMMON, label="learning rate", above=0)
+    optimizer: str = _field(
+        "sgd", "optimizer", _COMMON, choices=tuple(OPTIMIZERS), noun="optimizer", extensible=True
+    )
+    lr: float = _field(
+        None, "learning rate", _COMMON, label="learning rate", above=0,
+        unset="0.1 for sgd, otherwise 0.001",
+    )  # fmt: skip
+    schedule: str = _field(
+        "steps", "learning rate schedule: steps (see --milestones), cosine, linear, one-cycle or "
+        "constant", _OPTIMIZATION, choices=tuple(SCHEDULES), noun="schedule", extensible=True,
+    )  # fmt: skip
     milestones: tuple[int, ...] = _field(
         (), "epochs (or iterations) after which the learning rate is multiplied by --gamma",
         _OPTIMIZATION, least=1,
@@ -181,11 +204,13 @@ class Config:
     warmup_lr: float = _field(
         0.01, "learning rate during warm-up", _OPTIMIZATION, label="warm-up learning rate", above=0
     )
-    momentum: float = _field(0.9, "momentum of SGD", _OPTIMIZATION, least=0, below=1)
+    momentum: float = _field(
+        0.9, "momentum of sgd, beta1 of adamw", _OPTIMIZATION, least=0, below=1
+    )
     nesterov: bool = _field(False, "use Nesterov momentum", _OPTIMIZATION, label="Nesterov")
     weight_decay: float = _field(1e-4, "weight decay", _OPTIMIZATION, least=0)
     activation_lr_mult: float = _field(
-        5.0, "learning rate multiplier of alpha and beta", _OPTIMIZATION,
+        5.0, "learning rate multiplier of alpha, beta and the like", _OPTIMIZATION,
         label="learning rate multiplier of alpha and beta", least=0,
     )  # fmt: skip
     activation_decay_mult: float = _field(
@@ -207,6 +232,19 @@ class Config:
     last_lr_mult: float | None = _field(
         None, "learning rate multiplier of the last layer", _OPTIMIZATION,
         label="learning rate multiplier of the last layer", unset="1", least=0,
+    )  # fmt: skip
+
+    label_smoothing: float = _field(
+        0.0, "label smoothing of the training loss", _OPTIMIZATION, least=0, below=1
+    )
+    clip_norm: float | None = _field(
+        None, "clip the norm of all gradients to this", _OPTIMIZATION,
+        label="gradient norm clipped to", above=0,
+    )  # fmt: skip
+    ema: float | None = _field(
+        None, "decay of an exponential moving average of the weights, which is tested and kept "
+        "as the result", _OPTIMIZATION, label="moving average of weights with decay", least=0,
+        below=1,
     )  # fmt: skip
 
     precision: str = _field(
@@ -240,6 +278,16 @@ class Config:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        for name in FIELDS:
+            value = getattr(self, name)
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+            elif isinstance(value, os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
+        _check("optimizer", self.optimizer, FIELDS["optimizer"])
+        optimizer = find_optimizer(self.optimizer)
+        if self.lr is None:  # stands for the optimizer's default
+            object.__setattr__(self, "lr", optimizer.lr)
         for name, info in FIELDS.items():
             _check(name, getattr(self, name), info)
         if self.epochs is None and self.iterations is None:
@@ -258,6 +306,14 @@ class Config:
             raise UserError(
                 f"expected increasing numbers, got {_shown(self.milestones)}", field="milestones"
             )
+        if self.nesterov and not optimizer.has_nesterov:
+            raise UserError(
+                f"expected optimizer sgd with it, got {self.optimizer}", field="nesterov"
+            )
+        if self.milestones and self.schedule != "steps":
+            raise UserError(
+                f"expected schedule steps with them, got {self.schedule}", field="milestones"
+            )
         if self.nesterov and self.momentum == 0:
             raise UserError("expected a momentum above 0 with it, got 0", field="nesterov")
 
@@ -272,6 +328,15 @@ class Config:
     def length_unit(self) -> str:
         """ "epoch" or "iteration": what milestones, warmup and test_every count."""
         return "epoch" if self.iterations is None else "iteration"
+
+    @property
+    def references(self) -> dict[str, str]:
+        """The fields that name code of the user's own, ``package.module:factory``."""
+        return {
+            name: value
+            for name, info in FIELDS.items()
+            if info.extensible and is_reference(value := getattr(self, name))
+        }
 
     def fingerprint(self, version: int = FINGERPRINT_VERSION) -> str:
         """SHA-256 of all that decides weights and metrics, but not when the run ends.
@@ -320,25 +385,23 @@ class Config:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Config:
-        """From a mapping with some or all of the fields; lists become tuples.
+        """From a mapping with some or all of the fields.
 
         Raises:
             UserError: for an unknown field or a bad value.
         """
         for name in values:
             choose("config", name, FIELDS, noun="field")
-        fitted: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-        return cls(**fitted)
+        return cls(**values)
 
 
 FIELDS: dict[str, FieldInfo] = {each.name: each.metadata["info"] for each in fields(Config)}
 """Of every field, in order."""
 TYPES: dict[str, Any] = typing.get_type_hints(Config)
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
-_FIELDS_1 = frozenset(FIELDS) - {"data_dir"}
+_FIELDS_1 = frozenset(FIELDS) - {
+    "data_dir", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
+}  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 
 
@@ -358,7 +421,7 @@ def differing(one: Config, other: Config, *, deciding: bool = False) -> list[str
 
 def _check(name: str, value: Any, info: FieldInfo) -> None:
     _check_type(name, value, TYPES[name])
-    if info.choices is not None:
+    if info.choices is not None and not (info.extensible and is_reference(value)):
         choose(name, value, info.choices, noun=info.noun, hint=info.hint)
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (int, float)) and not isinstance(number, bool):
@@ -367,7 +430,7 @@ def _check(name: str, value: Any, info: FieldInfo) -> None:
 
 def _check_bounds(name: str, number: float, info: FieldInfo) -> None:
     expected = None
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         expected = "a finite number"
     elif info.least is not None and number < info.least:
         expected = f"a number >= {info.least:g}"

@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from mpelu.activations import TABLE
 from mpelu.lab.config import Config
 from mpelu.lab.errors import choose
 
 SOURCES = ("paper", "code")
 
-LABELS = {"relu": "ReLU", "prelu": "PReLU", "elu": "ELU", "mpelu": "MPELU"}
+LABELS = {name: record.label for name, record in TABLE.items()}
 """Activations as tables and figures write them."""
 
 GAUSSIAN, OURS, MSRA, LSUV = "Gaussian", "ours", "MSRA", "LSUV"

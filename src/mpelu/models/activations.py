@@ -1,15 +1,17 @@
-"""Activations by name, each place in a network with an instance of its own."""
+"""The activation of a network, with an instance of its own for each place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from mpelu.models.checks import one_of
-from mpelu.modules import MPELU
+from mpelu import activations
+from mpelu.activations import ActivationRecord
 
 Factory = Callable[[int], nn.Module]
 
@@ -21,61 +23,12 @@ class ActivationSpec:
     name: str
     make: Factory
     """From the number of channels to a new module."""
-    slope: float
-    """The derivative just below zero, which the Taylor initialization takes for alpha beta."""
-
-
-class SReLU(nn.Module):
-    """S-shaped rectified linear unit, four learnable values a channel (Jin et al., 1512.07030).
-
-    f(x) = t_r + a_r (x - t_r) above t_r, t_l + a_l (x - t_l) below t_l, and x between.
-
-    Starts as a leaky ReLU: t_l 0, a_r 1, and a_l the slope. The authors freeze it so for some
-    epochs and then fit the thresholds to the layer's inputs; here all four learn from the start,
-    and t_r starts at 1, which changes nothing in f until a_r leaves 1.
-
-    Args:
-        num_parameters: number of channels (dimension 1).
-        slope: initial a_l.
-
-    Shape:
-        - Input, output: [batch, channels, ...].
-
-    Example:
-        >>> SReLU(1)(torch.tensor([[-1.0], [2.0]])).flatten().tolist()
-        [-0.20000000298023224, 2.0]
-    """
-
-    def __init__(self, num_parameters: int, slope: float = 0.2) -> None:
-        super().__init__()
-        self.right_threshold = nn.Parameter(torch.full((num_parameters,), 1.0))
-        self.right_slope = nn.Parameter(torch.full((num_parameters,), 1.0))
-        self.left_threshold = nn.Parameter(torch.full((num_parameters,), 0.0))
-        self.left_slope = nn.Parameter(torch.full((num_parameters,), slope))
-
-    def forward(self, input: Tensor) -> Tensor:
-        shape = (1, -1, *(1,) * (input.dim() - 2))
-        right, left = self.right_threshold.view(shape), self.left_threshold.view(shape)
-        above = torch.relu(input - right) * self.right_slope.view(shape)
-        below = torch.relu(left - input) * self.left_slope.view(shape)
-        return torch.clamp(input, left, right) + above - below
-
-    def extra_repr(self) -> str:
-        return f"num_parameters={self.right_threshold.numel()}"
-
-
-_RRELU = (1 / 8, 1 / 3)
-
-_ALPHA: dict[str, float | None] = {
-    "relu": None,
-    "leaky_relu": 0.01,
-    "prelu": 0.25,
-    "rrelu": None,
-    "elu": 1.0,
-    "srelu": 0.2,
-    "mpelu": 1.0,
-}
-"""The names, and alpha where none is given: the negative slope of leaky_relu, prelu and srelu."""
+    slope: float | None
+    """The derivative just below zero, which the Taylor initialization uses for alpha beta. None if
+    f(0) isn't 0 or the derivative above zero isn't 1, so that the Taylor initialization doesn't
+    apply."""
+    second_moment: float = 0.5
+    """E[f^2] under a standard normal variable, if slope is None."""
 
 
 def resolve(
@@ -86,66 +39,60 @@ def resolve(
     """The activation of a name, or of a callable from the number of channels to a module.
 
     Args:
-        activation: "relu", "leaky_relu", "prelu", "rrelu", "elu", "srelu", "mpelu" or a callable.
-        alpha: (initial) alpha of elu and mpelu, negative slope of leaky_relu, prelu and srelu.
+        activation: a name of `mpelu.activations.TABLE`, "package.module:factory" or a callable.
+        alpha: (initial) alpha of elu, celu and mpelu, negative slope of leaky_relu, prelu and
+            srelu.
         beta: initial beta of mpelu.
 
     Example:
         >>> resolve("leaky_relu", 0.1).make(64)
         LeakyReLU(negative_slope=0.1)
+        >>> resolve("gelu").slope is None, round(resolve("gelu").second_moment, 4)
+        (True, 0.4252)
     """
-    if not isinstance(activation, str):
-        if not callable(activation):
-            raise ValueError(f"activation: expected a name or a callable, got {activation!r}")
-        refuse("a callable", alpha=alpha, beta=beta)
-        return ActivationSpec(name="callable", make=_checked(activation), slope=0.0)
-    one_of("activation", activation, _ALPHA)
-    if activation != "mpelu":
-        refuse(activation, beta=beta)
-    own = _ALPHA[activation]
-    if own is None:
-        refuse(activation, alpha=alpha)
-        if activation == "relu":
-            return ActivationSpec(name="relu", make=lambda channels: nn.ReLU(), slope=0.0)
-        return ActivationSpec(
-            name="rrelu", make=lambda channels: nn.RReLU(*_RRELU), slope=sum(_RRELU) / 2
-        )
-    value = own if alpha is None else float(alpha)
-    rate = 1.0 if beta is None else float(beta)
-    makers: dict[str, Factory] = {
-        "leaky_relu": lambda channels: nn.LeakyReLU(value),
-        "prelu": lambda channels: nn.PReLU(channels, value),
-        "elu": lambda channels: nn.ELU(value),
-        "srelu": lambda channels: SReLU(channels, value),
-        "mpelu": lambda channels: MPELU(channels, value, rate),
-    }
-    return ActivationSpec(name=activation, make=makers[activation], slope=value * rate)
+    record = activations.resolve(activation)
+    options = record.check(
+        alpha=None if alpha is None else float(alpha), beta=None if beta is None else float(beta)
+    )
+    with torch.device("cpu"):  # the network may be built on the meta device
+        initialization = _initialization(record, options)
+    return ActivationSpec(
+        name=record.name,
+        make=_checked(partial(record.make, **options)),
+        **initialization,
+    )
 
 
-def refuse(activation: str, **values: float | None) -> None:
-    """Raises ValueError if a value was given that the activation has no use for."""
-    for name, value in values.items():
-        if value is not None:
-            raise ValueError(f"{name}: expected None, since {activation} has none; got {value!r}")
+def _initialization(record: ActivationRecord, options: dict[str, Any]) -> dict[str, Any]:
+    """slope and second_moment. What isn't elementwise is initialized as ReLU is."""
+    if record.slopes is not None:
+        below, above = activations.slopes_at_zero(record, **options)
+        if above == 1:
+            return {"slope": below}
+    function = activations.describe(record.sample(**options))
+    if function is None:
+        return {"slope": 0.0}
+    value, left, right = (float(each.mean()) for each in function.at_zero())
+    if abs(value) < 1e-9 and abs(right - 1) < 1e-9:
+        return {"slope": left}
+    second = float(function.moments()[1].mean())
+    # A function that is almost 0 would need weights that are almost infinite.
+    return {"slope": None, "second_moment": second} if second > 1e-6 else {"slope": 0.0}
 
 
-def _checked(factory: Factory) -> Factory:
-    """The factory, refusing what is no module and a module with parameters handed out twice."""
-    made: list[nn.Module] = []
+def _checked(make: Factory) -> Factory:
+    """The factory, refusing a module with parameters that is handed out twice."""
+    made: dict[int, nn.Module] = {}
 
-    def make(channels: int) -> nn.Module:
-        module = factory(channels)
-        if not isinstance(module, nn.Module):
-            raise ValueError(
-                f"activation: expected the callable to return a torch.nn.Module, got {module!r}"
-            )
-        if any(module is other for other in made):
+    def checked(channels: int) -> nn.Module:
+        module = make(channels)
+        if id(module) in made:
             raise ValueError(
                 "activation: expected a new module each time the callable is called, "
                 f"got the same {type(module).__name__} twice"
             )
         if next(module.parameters(), None) is not None:
-            made.append(module)
+            made[id(module)] = module  # kept alive, so that no other has its id
         return module
 
-    return make
+    return checked

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mpelu.models.activations import ActivationSpec
 from mpelu.models.checks import Images, at_least, one_of_depths
 from mpelu.models.nin import SMALLEST, conv_act
-from mpelu.models.weights import gaussian_, taylor_
+from mpelu.models.weights import gaussian_, keep_variance_, taylor_
 
 
 def all_cnn_c(
@@ -33,7 +33,7 @@ def all_cnn_c(
     network.extend(conv_act(192, 192, 1, activation))
     network.extend(conv_act(192, num_classes, 1, activation))
     network.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten()])
-    taylor_(network, activation.slope, "fan_in")
+    keep_variance_(network, activation, "fan_in")
     return network
 
 
@@ -85,7 +85,7 @@ def highway(
     network.extend(conv_act(channels, 100, 1, activation))
     network.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2)])
     network.append(nn.Linear(100, num_classes))
-    taylor_(network, activation.slope, "fan_in")
+    keep_variance_(network, activation, "fan_in")
     for module in network:
         if isinstance(module, Highway) and module.gate.bias is not None:
             nn.init.constant_(module.gate.bias, -2.0)
@@ -240,7 +240,10 @@ def fitnet(
     network.extend([nn.Linear(channels, 500 * linear_pieces), act(500, linear_pieces)])
     network.append(nn.Linear(500, num_classes))
     # The larger of two standard Gaussians has mean square 1, as the identity has: slope 1.
-    taylor_(network, 1.0 if activation is None else activation.slope, "fan_in")
+    if activation is None:
+        taylor_(network, 1.0, "fan_in")
+    else:
+        keep_variance_(network, activation, "fan_in")
     return network
 
 
@@ -280,5 +283,5 @@ def elu(
         if rate:
             network.append(nn.Dropout(rate))
     network.extend([nn.Conv2d(channels, num_classes, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()])
-    taylor_(network, activation.slope, "fan_in")
+    keep_variance_(network, activation, "fan_in")
     return network

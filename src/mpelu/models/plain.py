@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from mpelu.models.activations import ActivationSpec
 from mpelu.models.checks import Images, at_least
-from mpelu.models.weights import taylor_
+from mpelu.models.weights import keep_variance_
 
 SHALLOWEST = 15
 SMALLEST = 19
@@ -147,7 +147,7 @@ def build(
         features = fc_width
     network.append(nn.Linear(features, num_classes))
 
-    taylor_(network, activation.slope, "fan_in")
+    keep_variance_(network, activation, "fan_in")
     linear = [module for module in network if isinstance(module, nn.Linear)]
     stds = (0.01, 0.01, 0.01) if paper_15 else (0.005, 0.005, 0.01)
     for module, std in zip(linear, stds, strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from mpelu.models import baselines, nin, plain, residual
-from mpelu.models.activations import Factory, refuse, resolve
+from mpelu.models.activations import Factory, resolve
 from mpelu.models.checks import at_least, listed, one_of
 
 
@@ -135,11 +135,11 @@ def create(
     Args:
         name: one of `names()`, or of their families with another depth that fits.
         num_classes: outputs; None for the paper's: 1000 of plain, 100 of elu-18, 10 of all others.
-        activation: "relu", "leaky_relu", "prelu", "rrelu", "elu", "srelu", "mpelu" or a callable
-            from a number of channels to a new module, in place of the network's own. An MPELU,
-            PReLU or SReLU has parameters of its own for each channel, at each place.
-        alpha: (initial) alpha of MPELU and ELU, negative slope of leaky ReLU, PReLU and SReLU. None
-            for the activation's default; for MPELU what the paper gives the network.
+        activation: a name of `mpelu.activations.TABLE`, such as "gelu", "package.module:factory",
+            or a callable from a number of channels to a new module, in place of the network's own.
+            Learnable activations have parameters of their own for each channel, at each place.
+        alpha: (initial) alpha of MPELU, ELU and CELU, negative slope of leaky ReLU, PReLU and
+            SReLU. None for the activation's default; for MPELU what the paper gives the network.
         beta: initial beta of MPELU, 1 if None.
         in_channels: of the images.
         **options: the network's own, see the builders: `width`, `shortcut` and
@@ -174,7 +174,9 @@ def create(
     if chosen == "mpelu" and alpha is None:
         alpha = family.alpha
     if chosen is None:
-        refuse("maxout", alpha=alpha, beta=beta)
+        for option, value in {"alpha": alpha, "beta": beta}.items():
+            if value is not None:
+                raise ValueError(f"{option}: expected None, since maxout has none; got {value!r}")
     network = family.build(
         name,
         *numbers,

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from mpelu.models.activations import ActivationSpec, resolve
 from mpelu.models.checkpointing import run_in_segments
 from mpelu.models.checks import Images, at_least, one_of
-from mpelu.models.weights import taylor_
+from mpelu.models.weights import keep_variance_
 
 SHORTCUTS = ("A", "B", "C", "conv")
 
@@ -325,5 +325,5 @@ def build(
         nn.Linear(channels, num_classes),
         gradient_checkpointing=gradient_checkpointing,
     )
-    taylor_(network, activation.slope, "fan_out")
+    keep_variance_(network, activation, "fan_out")
     return network

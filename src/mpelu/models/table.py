@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from mpelu.activations import find_activation
 from mpelu.models.registry import create, find, names
-from mpelu.modules import MPELU
 
 _FIG_4B = (
     "the block as described gives 1.73M; 1.74M needs shortcut B, BN_end and MPELU_end (1,735,034)"
@@ -94,7 +94,7 @@ def _multiply_adds(network: nn.Module, images: torch.Tensor) -> int:
             module.register_forward_hook(add)
         for name, child in module.named_children():
             # They keep the shape, and on the meta device take ten times as long as convolutions.
-            if isinstance(child, (nn.BatchNorm2d, nn.ReLU, nn.ELU, MPELU)):
+            if isinstance(child, nn.BatchNorm2d) or find_activation(child) is not None:
                 setattr(module, name, nn.Identity())
     with torch.no_grad():
         network.eval()(images)

@@ -7,9 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 
 from mpelu.init import rules
+from mpelu.models.activations import ActivationSpec
+
+
+def keep_variance_(network: nn.Module, activation: ActivationSpec, mode: str) -> None:
+    """Convolutions such that the activation keeps the variance of the signal; all biases zero.
+
+    By the paper's rule, `taylor_`, if the activation has slope 1 above zero; otherwise by its
+    second moment: std = sqrt(1 / (n E[f^2])).
+
+    Args:
+        network: changed in place.
+        activation: of the network.
+        mode: whether n counts the inputs or the outputs of a convolution.
+    """
+    if activation.slope is not None:
+        taylor_(network, activation.slope, mode)
+        return
+    second = activation.second_moment
+    for module in _weighted(network):
+        if isinstance(module, nn.Conv2d):
+            rules.taylor_normal_(module.weight, 0.0, mode=mode)  # std = sqrt(2 / n)
+            with torch.no_grad():
+                module.weight.mul_((2 * second) ** -0.5)
+    network.own_initialization = f"exact {mode}, second moment {second:g}"  # type: ignore[assignment]
 
 
 def taylor_(network: nn.Module, slope: float, mode: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mpelu.lab.commands.options import add_data_dir, add_trained, given, load_trained
+from mpelu.lab.commands.options import add_data_dir, add_trained, load_trained, trusted
 
 _EXAMPLES = """\
 examples:
@@ -25,11 +25,17 @@ def run(arguments: argparse.Namespace) -> None:
 
     from mpelu.lab import data
     from mpelu.lab.errors import plural
+    from mpelu.lab.references import check_trusted
+    from mpelu.lab.run.folder import read_config
     from mpelu.lab.training.evaluation import evaluate
     from mpelu.lab.training.trained import check_data
 
+    named = read_config(arguments.folder).references
+    check_trusted(arguments.folder, named, trusted(arguments), ("model", "activation", "data"))
     trained = load_trained(arguments)
-    config = replace(trained.config, **given(arguments))
+    config = trained.config
+    if "data_dir" in arguments:
+        config = replace(config, data_dir=arguments.data_dir)
     dataset = data.load(config, trained.device)
     check_data(arguments.folder, dataset)
     loss, error = evaluate(trained.model, dataset, config)

@@ -6,8 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.commands.options import add_config, add_data_dir, add_weights, given
+from mpelu.lab.commands.options import (
+    add_config,
+    add_data_dir,
+    add_trust,
+    add_weights,
+    given,
+    trusted,
+)
 from mpelu.lab.errors import UserError, flag
+from mpelu.lab.references import is_reference
 
 _UNTRAINED = (
     "model_options", "activation", "alpha", "beta", "init", "init_mode", "data", "seed",
@@ -34,6 +42,7 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="print only errors")
     add_data_dir(parser)
+    add_trust(parser)
     untrained = parser.add_argument_group("a network before training, instead of RUN")
     untrained.add_argument(
         "--model",
@@ -63,6 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.images,
             fields.get("data_dir"),
             arguments.out or arguments.folder,
+            trust=trusted(arguments),
         )
     if arguments.quiet:
         return
@@ -80,6 +90,8 @@ def _check(arguments: argparse.Namespace, fields: dict[str, Any]) -> None:
         raise UserError("inspect: expected RUN or --model, got neither")
     if arguments.folder is None and arguments.weights is not None:
         raise UserError("needs RUN: a network before training has no checkpoints", field="weights")
-    others = [name for name in fields if name != "data_dir"]
+    others = [
+        name for name, value in fields.items() if name != "data_dir" and not is_reference(value)
+    ]
     if arguments.folder is not None and others:
         raise UserError(f"inspect: expected RUN or {flag(others[0])}, got both")

@@ -12,8 +12,9 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpelu.lab.config import FIELDS, TYPES, Config
+from mpelu.lab.config import FIELDS, TYPES, Config, label
 from mpelu.lab.errors import flag, listed
+from mpelu.lab.references import is_reference
 from mpelu.lab.run.folder import WEIGHT_CHOICES
 
 if TYPE_CHECKING:
@@ -43,6 +44,27 @@ def add_trained(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of every command that uses a trained network."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="run folder")
     add_weights(parser, default="final")
+    add_trust(parser)
+    for name in ("model", "activation", "data"):
+        parser.add_argument(
+            flag(name),
+            metavar="NAME",
+            default=argparse.SUPPRESS,
+            help=f"the {label(name)} of the run, if it is code that you trust",
+        )
+
+
+def add_trust(parser: argparse._ActionsContainer) -> None:
+    """Adds the option that allows a run folder's own code."""
+    parser.add_argument(
+        "--trust", action="store_true", help="import the code that the run folder names"
+    )
+
+
+def trusted(arguments: argparse.Namespace) -> bool | set[str]:
+    """What may be imported although a run folder names it: everything, or the names given."""
+    values = given(arguments).values()
+    return arguments.trust or {value for value in values if is_reference(value)}
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +92,7 @@ def load_trained(arguments: argparse.Namespace) -> TrainedNetwork:
     """The network that those arguments name. Warns if the run has no final weights yet."""
     from mpelu.lab.training.trained import load_network
 
-    trained = load_network(arguments.folder, arguments.weights)
+    trained = load_network(arguments.folder, arguments.weights, trust=trusted(arguments))
     if arguments.weights == "final" and trained.source.parent != arguments.folder:
         print(
             f"warning: {arguments.folder} has no final weights yet; using {trained.source}",
@@ -104,9 +126,10 @@ def _add_field(parser: argparse._ActionsContainer, name: str) -> None:
 def _described(name: str) -> str:
     """The field's help, with its choices unless the help names them."""
     info = FIELDS[name]
-    if info.choices is None or all(choice in info.help for choice in info.choices):
-        return info.help
-    return f"{info.help}: {listed(info.choices)}"
+    text = info.help
+    if info.choices is not None and not all(choice in text for choice in info.choices):
+        text = f"{text}: {listed(info.choices)}"
+    return f"{text}, or package.module:factory" if info.extensible else text
 
 
 def _default(name: str) -> str:

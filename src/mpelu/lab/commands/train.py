@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.commands.options import add_config, given
+from mpelu.lab.commands.options import add_config, add_trust, given, trusted
 from mpelu.lab.config import FIELDS, GROUPS, Config, differing
 from mpelu.lab.errors import UserError
 from mpelu.lab.paper import PRESETS, preset
+from mpelu.lab.references import check_trusted, is_reference
 
 _EXAMPLES = """\
 examples:
@@ -53,6 +54,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--mirror", metavar="URL", help="where to download CIFAR from (default: the official site)"
     )
+    add_trust(parser)
     parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events")
     parser.add_argument("--quiet", action="store_true", help="print only errors")
     for group in GROUPS:
@@ -84,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         "tensorboard": arguments.tensorboard,
     }
     if config is None:
-        return resume(arguments.resume, changes=values, **how).exit_code
+        trust = trusted(arguments)
+        return resume(arguments.resume, changes=values, trust=trust, **how).exit_code
     return train(config, arguments.out or default_directory(config), **how).exit_code
 
 
@@ -116,7 +119,8 @@ def default_directory(config: Config) -> Path:
         detail = hashlib.sha256(text.encode()).hexdigest()[:8]
     init = None if config.init == "own" else config.init
     parts = (source, config.model, config.activation, init, detail, f"seed{config.seed}")
-    return Path("runs") / "-".join(part for part in parts if part)
+    name = "-".join(part for part in parts if part)
+    return Path("runs") / name.replace(":", ".")  # of references; Windows has no such file names
 
 
 def _preset_line(name: str) -> str:
@@ -144,6 +148,8 @@ def _config(arguments: argparse.Namespace, values: Mapping[str, Any]) -> Config:
         base = preset(arguments.preset)
     elif arguments.config is not None:
         base = _read(arguments.config)
+        named = {name: base[name] for name in FIELDS if is_reference(base.get(name))}
+        check_trusted(arguments.config, named, trusted(arguments))
     try:
         return Config.from_values({**_rescaled(base, values), **values})
     except UserError as error:

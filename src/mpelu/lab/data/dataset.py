@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ class Dataset:
         train_count: number of training images.
         test_count: number of test images.
         fingerprint: SHA-256 of the data.
+        image_size: height and width that the images were scaled to before cropping.
         preprocess: the preprocessing fitted on the training set.
     """
 
@@ -48,6 +50,7 @@ class Dataset:
         channels: int,
         fingerprint: str,
         preprocess: Preprocess,
+        image_size: int,
         train: BatchReader,
         test: BatchReader,
         random_crop: RandomCrop | None,
@@ -59,6 +62,7 @@ class Dataset:
         self.train_count = len(train)
         self.test_count = len(test)
         self.fingerprint = fingerprint
+        self.image_size = image_size
         self.preprocess = preprocess
         self._train = train
         self._test = test
@@ -66,7 +70,10 @@ class Dataset:
 
     def describe(self) -> dict[str, Any]:
         """Returns name, classes, shape, counts and fingerprint, for the run folder."""
-        names = ("name", "classes", "channels", "size", "train_count", "test_count", "fingerprint")
+        names = (
+            "name", "classes", "channels", "image_size", "size", "train_count", "test_count",
+            "fingerprint",
+        )  # fmt: skip
         described = {name: getattr(self, name) for name in names}
         return {**described, "classes": list(self.classes)}
 
@@ -139,11 +146,30 @@ def load(
         (torch.Size([16, 1, 8, 8]), 1437, 360)
     """
     info = find(config.data)
-    preprocessing.check_size(config)
+    if info.image_size:
+        preprocessing.check_size(config)
     data_dir = _data_dir(config, info)
     if download and info.download is not None and data_dir is not None:
         info.download(info, data_dir, mirror=mirror, progress=progress)
-    return build(config, device, info.read(info, data_dir))
+    splits = info.read(info, data_dir)
+    if not info.image_size:
+        config = with_image_size(config, splits)
+        preprocessing.check_size(config)
+    return build(config, device, splits)
+
+
+def with_image_size(config: Config, splits: Splits) -> Config:
+    """The config with the size of the images, where only the data says what it is."""
+    if config.image_size is not None:
+        return config
+    assert isinstance(splits.train, LabeledImages)
+    height, width = splits.train.images.shape[2:]
+    if height != width:
+        raise UserError(
+            f"required for images of {height} x {width}, which are resized to a square",
+            field="image_size",
+        )
+    return replace(config, image_size=height)
 
 
 def read_image(path: Path, config: Config, *, channels: int) -> Tensor:
@@ -209,6 +235,7 @@ def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
         channels=channels,
         fingerprint=digest("\n".join([*fingerprints, *splits.classes])),
         preprocess=preprocess,
+        image_size=image_size,
         train=readers[0],
         test=readers[1],
         random_crop=random_crop,

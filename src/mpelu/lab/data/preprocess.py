@@ -193,14 +193,22 @@ def fit_cached(
     )
 
 
-def restore_preprocess(config: Config, state: Mapping[str, Tensor]) -> Preprocess:
+def restore_preprocess(
+    config: Config, state: Mapping[str, Tensor], channels: int | None = None
+) -> Preprocess:
     """Restores the preprocessing of a run from the result of `Preprocess.state`.
+
+    Args:
+        config: config of the run.
+        state: the saved state.
+        channels: channels of the images (default: those of the data set of the config).
 
     Raises:
         UserError: if the state doesn't fit the config.
     """
     image_size, size = image_sizes(config)
-    problem = _problem(config.preprocess, state, find(config.data).channels, image_size)
+    channels = channels or find(config.data).channels
+    problem = _problem(config.preprocess, state, channels, image_size)
     if problem is None:
         return Preprocess(config.preprocess, state, size)
     raise UserError(f"the saved preprocessing doesn't fit the config: {problem}")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mpelu.lab.errors import UserError, choose
+from mpelu.lab.references import is_reference
 
 if TYPE_CHECKING:
     from mpelu.lab.config import Config
@@ -44,6 +46,7 @@ class DataSetInfo:
     label: str
     """The name for tables and text."""
     channels: int
+    """0 if only the data says; likewise below."""
     image_size: int
     """Height and width of the images, or what they are scaled to by default."""
     crop: int | None = None
@@ -74,8 +77,10 @@ def find(name: str) -> DataSetInfo:
         >>> find("imagenet")
         Traceback (most recent call last):
         mpelu.lab.errors.UserError: data: unknown data set 'imagenet'; choose digits, cifar10, \
-cifar100 or folder (use folder for ImageNet)
+cifar100, folder or npz (use folder for ImageNet)
     """
+    if is_reference(name):
+        return _unknown(name, needs_data_dir=False, read=partial(_read_reference, name))
     choose("data", name, DATA_SETS, noun="data set", hint=HINT)
     return DATA_SETS[name]
 
@@ -93,6 +98,8 @@ def image_sizes(config: Config) -> tuple[int, int]:
     """
     info = find(config.data)
     image_size = config.image_size or info.image_size
+    if not image_size:
+        raise UserError(f"required for {config.data} here", field="image_size")
     crop = config.crop or min(info.crop or image_size, image_size)
     if crop > image_size:
         raise UserError(f"expected at most the image size, {image_size}, got {crop}", field="crop")
@@ -129,6 +136,36 @@ def _read_folder(info: DataSetInfo, data_dir: Path | None) -> Splits:
 
     assert data_dir is not None
     return folder.read(data_dir)
+
+
+def _read_npz(info: DataSetInfo, data_dir: Path | None) -> Splits:
+    from mpelu.lab.data import own
+
+    assert data_dir is not None
+    return own.read_npz(data_dir)
+
+
+def _read_reference(name: str, info: DataSetInfo, data_dir: Path | None) -> Splits:
+    from mpelu.lab.data import own
+
+    return own.read_reference(name, data_dir)
+
+
+def _unknown(
+    name: str, *, needs_data_dir: bool, read: Callable[[DataSetInfo, Path | None], Splits]
+) -> DataSetInfo:
+    """A data set that nothing is known about before it is read."""
+    return DataSetInfo(
+        name=name,
+        label=name,
+        channels=0,
+        image_size=0,
+        num_classes=0,
+        train_count=0,
+        test_count=0,
+        needs_data_dir=needs_data_dir,
+        read=read,
+    )
 
 
 _RECORDS = (
@@ -186,6 +223,7 @@ _RECORDS = (
         needs_data_dir=True,
         read=_read_folder,
     ),
+    _unknown("npz", needs_data_dir=True, read=_read_npz),
 )
 DATA_SETS: dict[str, DataSetInfo] = {each.name: each for each in _RECORDS}
 """All data sets by name."""

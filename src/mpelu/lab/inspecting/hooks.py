@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from mpelu.init.graph import Inputs, arguments, evaluating, substitute, unwrap
+from mpelu.graph import Inputs, arguments, evaluating, substitute, unwrap
 from mpelu.lab.inspecting.layers import InspectedLayer
 
 __all__ = [

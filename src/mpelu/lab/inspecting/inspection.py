@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from mpelu.lab.inspecting.hooks import initial_mode
 from mpelu.lab.inspecting.learned import LearnedParameters, learned_parameters
 from mpelu.lab.inspecting.residuals import residual_histogram
 from mpelu.lab.inspecting.statistics import activation_statistics
+from mpelu.lab.references import check_trusted
 from mpelu.lab.run import files, folder
 from mpelu.lab.training import network
 from mpelu.lab.training.distributed import device_for
@@ -60,6 +61,8 @@ def inspect_run(
     images: int = 256,
     data_dir: str | None = None,
     out: Path | str | None = None,
+    *,
+    trust: bool | Collection[str] = False,
 ) -> Inspection:
     """Inspects the trained network of a run, in evaluation mode, on images of its test set.
 
@@ -70,6 +73,8 @@ def inspect_run(
         data_dir: directory of the data (default: the one used in training).
         out: directory for inspect.json and inspect.png (default: nothing is written). The report
             shows the files if it is the run folder.
+        trust: references such as "mine:net" that may be imported if the run's config names them;
+            True for all.
 
     Raises:
         UserError: if the run, its weights or its data can't be read, or `out` can't be written.
@@ -82,7 +87,9 @@ def inspect_run(
     run = Path(run)
     config = folder.read_config(run)
     # A run trained on a GPU can be inspected without one.
-    trained = load_network(run, weights, "cpu" if config.device == "cpu" else "auto")
+    check_trusted(run, config.references, trust, ("model", "activation", "data"))
+    device = "cpu" if config.device == "cpu" else "auto"
+    trained = load_network(run, weights, device, trust=trust)
     if data_dir is not None:
         config = replace(config, data_dir=data_dir)
     history = learned_parameters(run)
@@ -134,7 +141,8 @@ def initial_network(config: Config, images: int) -> tuple[nn.Module, list[Batch]
     channels, size = dataset.channels, dataset.size
     model = network.build(config, len(dataset.classes), channels, size, example)
     batches = _test_batches(dataset, images)
-    network.check_size(model, channels, size, min(len(batch) for batch, _ in batches))
+    smallest = min(len(batch) for batch, _ in batches)
+    network.check_size(model, channels, size, smallest, len(dataset.classes))
     return model.to(device), batches
 
 
@@ -185,12 +193,16 @@ def measure(
 
 
 def _activations(now: LearnedParameters, history: LearnedParameters | None) -> dict[str, Any]:
-    """Values per channel now; mean, minimum and maximum over training."""
+    """Values per channel now; mean, minimum and maximum over training; labels by parameter."""
     layers: dict[str, dict[str, Any]] = {}
+    labels: dict[str, str] = {}
     for name, values in now.final.items():
         path, _, parameter = name.rpartition(".")
         layer = layers.setdefault(path, {"name": path, "history": {}})
         layer[parameter] = values.tolist()
+        label = now.labels.get(name, parameter)
+        if label not in labels.setdefault(parameter, label).split(" / "):
+            labels[parameter] += f" / {label}"
         past = None if history is None else history.history.get(name)
         if past is not None:
             layer["history"][parameter] = {
@@ -200,6 +212,7 @@ def _activations(now: LearnedParameters, history: LearnedParameters | None) -> d
             }
     return {
         "epochs": [] if history is None else list(history.epochs),
+        "labels": labels,
         "layers": list(layers.values()),
     }
 

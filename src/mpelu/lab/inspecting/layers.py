@@ -13,10 +13,11 @@ from torch.nn.modules import activation as torch_activations
 from torch.nn.modules import conv, dropout, pooling
 from torch.nn.modules.batchnorm import _NormBase
 
-from mpelu.init.activations import LINEAR, Activation, describe_module
-from mpelu.init.channels import Value, as_value
+from mpelu.activations import describe, find_activation
+from mpelu.activations.elementwise import LINEAR, ElementwiseFunction
+from mpelu.init.values import Value, as_value
 from mpelu.lab.errors import choose
-from mpelu.modules import MIN_BETA, MPELU
+from mpelu.modules import MIN_BETA
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 _POOLS = tuple(getattr(pooling, name) for name in pooling.__all__)
@@ -32,8 +33,8 @@ class InspectedLayer:
     kind: str
     """conv, linear, norm, activation, pool, dropout, block (a module with submodules) or other."""
     module: nn.Module
-    activation: Activation | None = None
-    """Parameters of an elementwise activation."""
+    activation: ElementwiseFunction | None = None
+    """The function of an elementwise activation."""
     probe: nn.Module | None = None
     """A copy whose slopes autograd computes, if the activation is neither exponential nor leaky."""
 
@@ -63,7 +64,7 @@ def find_layers(model: nn.Module, names: Iterable[str] | None) -> list[Inspected
     return [_describe(name, modules[name]) for name in chosen]
 
 
-def saturation_threshold(activation: Activation, slope: float) -> Tensor | None:
+def saturation_threshold(activation: ElementwiseFunction, slope: float) -> Tensor | None:
     """The input below which a negative input is saturated, per channel.
 
     Args:
@@ -80,10 +81,11 @@ def saturation_threshold(activation: Activation, slope: float) -> Tensor | None:
         return None
     alpha = torch.as_tensor(activation.alpha, dtype=torch.float64).detach()
     beta = torch.as_tensor(activation.beta, dtype=torch.float64).detach().clamp(min=MIN_BETA)
-    return torch.log(slope / (alpha.abs() * beta)) / beta
+    scale = torch.as_tensor(activation.scale, dtype=torch.float64)
+    return torch.log(slope / ((scale * alpha).abs() * beta)) / beta
 
 
-def exponential_parameters(activation: Activation | None) -> tuple[Tensor, Tensor] | None:
+def exponential_parameters(activation: ElementwiseFunction | None) -> tuple[Tensor, Tensor] | None:
     """The absolute value of alpha, and beta, per channel, on the CPU.
 
     Piecewise linear activations have alpha 0: they are their own Taylor expansion.
@@ -103,7 +105,7 @@ def exponential_parameters(activation: Activation | None) -> tuple[Tensor, Tenso
 
 
 def residual_thresholds(
-    activation: Activation | None, residuals: Sequence[float]
+    activation: ElementwiseFunction | None, residuals: Sequence[float]
 ) -> list[Value] | None:
     """The inputs above which the Taylor residual is below each bound.
 
@@ -120,10 +122,8 @@ def residual_thresholds(
 
 def _describe(name: str, module: nn.Module) -> InspectedLayer:
     """The module as a layer. If it has to be run to find out, a copy is run."""
-    if isinstance(module, MPELU):
-        return InspectedLayer(
-            name=name, kind="activation", module=module, activation=describe_module(module)
-        )
+    if find_activation(module) is not None:
+        return _describe_activation(name, module)
     if any(True for _ in module.children()):
         return InspectedLayer(name=name, kind="block", module=module)
     if isinstance(module, conv._ConvNd):
@@ -133,28 +133,21 @@ def _describe(name: str, module: nn.Module) -> InspectedLayer:
             return InspectedLayer(name=name, kind=kind, module=module)
     if isinstance(module, dropout._DropoutNd):
         return InspectedLayer(name=name, kind="dropout", module=module)
-    return _describe_by_probing(name, module)
+    return _describe_activation(name, module)
 
 
-def _describe_by_probing(name: str, module: nn.Module) -> InspectedLayer:
-    if any(sum(size > 1 for size in each.shape) > 1 for each in module.parameters()):
-        # It has a weight matrix, so it isn't elementwise, and may be too large to copy.
-        return InspectedLayer(name=name, kind="other", module=module)
-    try:
-        probe = copy.deepcopy(module)
-        probe._forward_hooks.clear()
-        probe._forward_pre_hooks.clear()
-        found = describe_module(copy.deepcopy(probe).cpu())
-    except Exception:  # modules that can't be copied raise anything
-        probe, found = None, None
+def _describe_activation(name: str, module: nn.Module) -> InspectedLayer:
+    """The module as an activation if it is one, otherwise as a layer of kind other."""
+    found = describe(module)
     if found is not None and found is not LINEAR:
-        has_formula = found.slope is not None or found.alpha is not None
+        probe = None
+        if not found.has_closed_form:
+            probe = copy.deepcopy(module)
+            probe._forward_hooks.clear()
+            probe._forward_pre_hooks.clear()
         return InspectedLayer(
-            name=name,
-            kind="activation",
-            module=module,
-            activation=found,
-            probe=None if has_formula else probe,
+            name=name, kind="activation", module=module, activation=found, probe=probe
         )
-    listed = type(module).__name__ in torch_activations.__all__
+    is_known = find_activation(module) is not None
+    listed = is_known or type(module).__name__ in torch_activations.__all__
     return InspectedLayer(name=name, kind="activation" if listed else "other", module=module)

@@ -1,13 +1,15 @@
-"""alpha and beta of every MPELU, and the slopes of every PReLU, now and over training."""
+"""The learned parameters of activations, now and over training."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from mpelu.activations import learnable_parameters
 from mpelu.lab.errors import UserError
 from mpelu.lab.inspecting.hooks import unwrap
 from mpelu.lab.run import folder, snapshots
@@ -15,7 +17,7 @@ from mpelu.lab.run import folder, snapshots
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearnedParameters:
-    """Values by name: "NAME.alpha" and "NAME.beta" of an MPELU, "NAME.weight" of a PReLU."""
+    """Values by name, such as "NAME.alpha" and "NAME.beta" of an MPELU."""
 
     epochs: tuple[int, ...]
     """The epochs of the run's snapshots, in increasing order; 0 is before training. () for a
@@ -24,6 +26,8 @@ class LearnedParameters:
     """Tensors [epochs, channels] in float64."""
     final: dict[str, Tensor]
     """Tensors [channels] in float64: of the module, or of the run's last snapshot."""
+    labels: dict[str, str]
+    """Such as "α of MPELU"."""
 
 
 def learned_parameters(source: nn.Module | Path) -> LearnedParameters:
@@ -41,11 +45,17 @@ def learned_parameters(source: nn.Module | Path) -> LearnedParameters:
         {'1.weight': [0.25, 0.25]}
     """
     if isinstance(source, nn.Module):
-        values = snapshots.learnable(unwrap(source))
-        return LearnedParameters(epochs=(), history={}, final=_flat(values))
+        learned = list(learnable_parameters(unwrap(source)))
+        return LearnedParameters(
+            epochs=(),
+            history={},
+            final=_flat({each.name: each.parameter for each in learned}),
+            labels={each.name: each.label for each in learned},
+        )
     folder.read_config_values(source)
     paths = snapshots.find(source)
-    found = [_read(source, path) for path in paths.values()]
+    read = [_read(source, path) for path in paths.values()]
+    found = [_flat(each.tensors) for each in read]
     names = found[0].keys() if found else ()
     for path, values in zip(paths.values(), found, strict=True):
         if _shapes(values) != _shapes(found[0]):
@@ -53,17 +63,18 @@ def learned_parameters(source: nn.Module | Path) -> LearnedParameters:
             raise UserError(f"{path}: expected the same activations as in {first.name}, got others")
     history = {name: torch.stack([each[name] for each in found]) for name in names}
     final = {name: values[-1] for name, values in history.items()}
-    return LearnedParameters(epochs=tuple(paths), history=history, final=final)
+    labels = read[-1].labels if read else {}
+    return LearnedParameters(epochs=tuple(paths), history=history, final=final, labels=labels)
 
 
-def _read(run: Path, path: Path) -> dict[str, Tensor]:
+def _read(run: Path, path: Path) -> snapshots.Snapshot:
     try:
-        return _flat(snapshots.read(path)[0])
+        return snapshots.read(path)
     except ValueError as error:
         raise UserError(f"{run}: {error}") from None
 
 
-def _flat(values: dict[str, Tensor]) -> dict[str, Tensor]:
+def _flat(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: value.detach().to("cpu", torch.float64).reshape(-1) for name, value in values.items()
     }

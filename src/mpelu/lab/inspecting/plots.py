@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -21,12 +22,8 @@ _SHARES = {
     "dead_share": ("channels dead", "#000000"),
 }
 _RESIDUAL_COLOURS = ("#440154", "#31688e", "#35b779", "#e0a500")
-_PARAMETERS = {
-    "alpha": {"color": "#009e73"},
-    "beta": {"color": "#cc79a7", "marker": "x"},
-    "weight": {"color": "#009e73"},
-}
-_NAMES = {"alpha": "alpha", "beta": "beta", "weight": "slope of PReLU"}
+_PARAMETER_LOOKS = (("#009e73", "o"), ("#cc79a7", "x"), ("#0072b2", "s"), ("#e69f00", "^"))
+"""Color and marker of the first learned parameter, the second and so on."""
 _DEPTH = "depth, in convolutional and linear layers"
 
 Panel = Callable[[Axes], None]
@@ -51,11 +48,13 @@ def draw_inspection(found: dict[str, Any], title: str) -> Figure:
     if found["residual"] is not None and min(found["residual"]["bounded"] or [1]) < 1:
         panels.append(partial(_residuals, residual=found["residual"], depths=depths))
     learned = found["activations"]
-    present = [name for name in _NAMES if any(name in layer for layer in learned["layers"])]
-    if present:
-        panels.append(partial(_by_depth, learned=learned, depths=depths, names=present))
+    if learned["labels"]:
+        panels.append(partial(_by_depth, learned=learned, depths=depths))
     if len(learned["epochs"]) > 1:
-        panels += [partial(_over_training, learned=learned, depths=depths, name=n) for n in present]
+        panels += [
+            partial(_over_training, learned=learned, depths=depths, name=name)
+            for name in learned["labels"]
+        ]
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False}):
         return _draw(panels, title)
 
@@ -147,14 +146,11 @@ def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, 
     _titled(axes, "inputs with a Taylor residual below the bound, %")
 
 
-def _by_depth(
-    axes: Axes,
-    *,
-    learned: dict[str, Any],
-    depths: dict[tuple[str, int], int],
-    names: Sequence[str],
-) -> None:
-    for name in names:
+def _by_depth(axes: Axes, *, learned: dict[str, Any], depths: dict[tuple[str, int], int]) -> None:
+    labels: dict[str, str] = learned["labels"]
+    for (name, label), (colour, marker) in zip(
+        labels.items(), cycle(_PARAMETER_LOOKS), strict=False
+    ):
         layers = [
             each for each in learned["layers"] if name in each and (each["name"], 1) in depths
         ]
@@ -163,10 +159,9 @@ def _by_depth(
         means = [(at, sum(v) / len(v)) for at, v in zip(x, values, strict=True) if v]
         low = [min(v, default=float("nan")) for v in values]
         high = [max(v, default=float("nan")) for v in values]
-        colour = _PARAMETERS[name]["color"]
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        _line(axes, means, label=_NAMES[name], **_PARAMETERS[name])
-    _titled(axes, f"{' and '.join(_NAMES[name] for name in names)}: mean and range")
+        _line(axes, means, label=label, color=colour, marker=marker)
+    _titled(axes, "learned parameters: mean and range")
 
 
 def _over_training(
@@ -182,7 +177,7 @@ def _over_training(
         axes.plot(
             learned["epochs"], values, color=colours(scale(order[each["name"]])), linewidth=0.8
         )
-    axes.set_title(f"{_NAMES[name]} over training, mean of channels", loc="left")
+    axes.set_title(f"{learned['labels'][name]} over training, mean of channels", loc="left")
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     assert axes.figure is not None

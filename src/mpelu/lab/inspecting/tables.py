@@ -28,7 +28,7 @@ def inspection_tables(found: dict[str, Any]) -> list[Table]:
     if residual is not None:
         activations = [row for row in found["layers"] if row["kind"] == "activation"]
         tables.append(_shares(activations))
-        tables.append(_residuals(residual, found["activations"]["layers"]))
+        tables.append(_residuals(residual, found["activations"]))
     return tables
 
 
@@ -57,11 +57,9 @@ def _shares(rows: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def _residuals(residual: dict[str, Any], learned: Sequence[dict[str, Any]]) -> Table:
-    by_name = {layer["name"]: layer for layer in learned}
-    parameters = [
-        name for name in ("alpha", "beta", "weight") if any(name in layer for layer in learned)
-    ]
+def _residuals(residual: dict[str, Any], learned: dict[str, Any]) -> Table:
+    by_name = {layer["name"]: layer for layer in learned["layers"]}
+    parameters: dict[str, str] = learned["labels"]
     bounds = residual["residuals"]
     unknown = [None] * len(bounds)
     rows = [
@@ -77,7 +75,7 @@ def _residuals(residual: dict[str, Any], learned: Sequence[dict[str, Any]]) -> T
         "Activations: share of inputs with a Taylor residual below each bound, in %",
         ("activation",),
         (
-            *("slope" if name == "weight" else name for name in parameters),
+            *(label.partition(" of ")[0] for label in parameters.values()),
             *(f"< {bound:g}" for bound in bounds),
         ),
         rows,

@@ -1,4 +1,4 @@
-"""Histograms of alpha and beta over epochs, and their quartiles by layer."""
+"""Histograms of the learned parameters of activations, and their quartiles by layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 BINS = 40
 MOST_EPOCHS = 10
 """At most this many snapshots are shown: the first, the last, and others evenly between."""
-PARAMETERS = {"alpha": "α of MPELU", "beta": "β of MPELU", "weight": "slope of PReLU"}
+MOST_KINDS = 12
+"""At most this many kinds of parameters are shown."""
 
 Item = TypeVar("Item")
 
@@ -36,21 +37,28 @@ def learned_histograms(run: Path, problems: list[str]) -> list[dict[str, Any]]:
         first and the last epoch the lower quartile, median and upper quartile of each layer.
     """
     epochs: list[tuple[int, Tensors]] = []
+    labels: dict[str, str] = {}
     in_depth = True
     for epoch, path in spread(list(snapshots.find(run).items())):
         try:
-            tensors, is_ordered = _read(path)
+            snapshot = snapshots.read(path, framework="np")
         except ValueError as error:
             problems.append(text(str(error)))
             continue
-        if tensors:
-            epochs.append((epoch, tensors))
-            in_depth = in_depth and is_ordered
-    return [
-        _histograms(name, chosen, in_depth)
-        for name in PARAMETERS
-        if (chosen := _of_parameter(epochs, name))
-    ]
+        if snapshot.tensors:
+            epochs.append((epoch, _finite(snapshot)))
+            labels |= {name: text(label) for name, label in snapshot.labels.items()}
+            in_depth = in_depth and snapshot.is_ordered
+    kinds = dict.fromkeys((name.rpartition(".")[2], label) for name, label in labels.items())
+    found: list[dict[str, Any]] = []
+    for index, (attribute, label) in enumerate(list(kinds)[:MOST_KINDS]):
+        names = {name for name, its in labels.items() if its == label}
+        chosen = _of_parameter(epochs, attribute, names)
+        if chosen:
+            taken = attribute in {each["name"] for each in found}
+            name = f"{attribute}-{index}" if taken else attribute
+            found.append(_histograms(text(name), label, chosen, in_depth))
+    return found
 
 
 def spread(items: list[Item], most: int = MOST_EPOCHS) -> list[Item]:
@@ -65,26 +73,28 @@ def spread(items: list[Item], most: int = MOST_EPOCHS) -> list[Item]:
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
 
 
-def _read(path: Path) -> tuple[Tensors, bool]:
-    """Finite values by name in order of depth, or in order of name and False if it isn't known."""
+def _finite(snapshot: snapshots.Snapshot) -> Tensors:
+    """Finite values by name in order of depth, or in order of name if it isn't known."""
     import numpy as np
 
-    tensors, is_ordered = snapshots.read(path, framework="np")
-    names = list(tensors) if is_ordered else sorted(tensors, key=natural)
+    tensors = snapshot.tensors
+    names = list(tensors) if snapshot.is_ordered else sorted(tensors, key=natural)
     flat = {name: tensors[name].ravel().astype(np.float64) for name in names}
-    return {name: values[np.abs(values) < LARGEST] for name, values in flat.items()}, is_ordered
+    return {name: values[np.abs(values) < LARGEST] for name, values in flat.items()}
 
 
-def _of_parameter(epochs: list[tuple[int, Tensors]], name: str) -> list[tuple[int, Tensors]]:
+def _of_parameter(
+    epochs: list[tuple[int, Tensors]], attribute: str, names: set[str]
+) -> list[tuple[int, Tensors]]:
     """The values of one parameter by layer, for epochs that have any."""
-    suffix = f".{name}"
+    suffix = f".{attribute}"
     chosen = [
         (
             epoch,
             {
                 key.removesuffix(suffix): values
                 for key, values in tensors.items()
-                if key.endswith(suffix) and values.size
+                if key in names and key.endswith(suffix) and values.size
             },
         )
         for epoch, tensors in epochs
@@ -92,7 +102,9 @@ def _of_parameter(epochs: list[tuple[int, Tensors]], name: str) -> list[tuple[in
     return [(epoch, tensors) for epoch, tensors in chosen if tensors]
 
 
-def _histograms(name: str, epochs: list[tuple[int, Tensors]], in_depth: bool) -> dict[str, Any]:
+def _histograms(
+    name: str, label: str, epochs: list[tuple[int, Tensors]], in_depth: bool
+) -> dict[str, Any]:
     import numpy as np
 
     pooled = [np.concatenate(list(tensors.values())) for _, tensors in epochs]
@@ -103,7 +115,7 @@ def _histograms(name: str, epochs: list[tuple[int, Tensors]], in_depth: bool) ->
     layers = list(epochs[-1][1])
     return {
         "name": name,
-        "label": PARAMETERS[name],
+        "label": label,
         "edges": [number(float(edge), digits=9) for edge in edges],
         "epochs": [epoch for epoch, _ in epochs],
         "counts": [np.histogram(values, edges)[0].tolist() for values in pooled],

@@ -38,13 +38,15 @@ class WrittenReport:
     """What is missing or damaged, a line each."""
 
 
-def write_report(folders: Sequence[Path | str], out: Path | str = "report") -> WrittenReport:
+def write_report(
+    folders: Path | str | Sequence[Path | str], out: Path | str = "report"
+) -> WrittenReport:
     """Writes a page that shows all runs and reproduced tables in the folders.
 
     A cache next to the page makes the next report of the same runs faster.
 
     Args:
-        folders: run folders, or directories that contain run folders or results.
+        folders: a run folder or several, or directories that contain run folders or results.
         out: the page, if it ends in .html; otherwise a directory for index.html.
 
     Raises:
@@ -55,6 +57,8 @@ def write_report(folders: Sequence[Path | str], out: Path | str = "report") -> W
         >>> found = write_report(["runs", "out"], "report")  # doctest: +SKIP
         >>> found.page, found.problems  # doctest: +SKIP
     """
+    if isinstance(folders, (str, Path)):
+        folders = [folders]
     page = page_path(Path(out), REPORT_NAME)
     cache = Cache(page.with_suffix(".cache.json"))
     collected = collect([Path(folder) for folder in folders], cache)

@@ -61,7 +61,7 @@ def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
         OSError: if it can't be written; earlier checkpoints are intact.
     """
     path = path_of(run, step)
-    files.write(path.with_suffix(".safetensors"), to_bytes(contents["model"]))
+    files.write(path.with_suffix(".safetensors"), to_bytes(result_weights(contents)))
     buffer = io.BytesIO()
     torch.save({**contents, "format": FORMAT}, buffer)
     files.write(path, buffer.getbuffer().tobytes())
@@ -111,6 +111,12 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(contents, dict) or contents.get("format") not in (1, FORMAT):
         raise CheckpointError("it isn't a checkpoint, or a newer mpelu wrote it")
     return contents
+
+
+def result_weights(contents: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    """The weights to use: their moving average, if the run keeps one."""
+    weights: Mapping[str, Tensor] = contents.get("averaged", contents["model"])
+    return weights
 
 
 def migrate(contents: dict[str, Any], config: Config) -> dict[str, Any]:

@@ -150,10 +150,12 @@ def migrate_config(values: dict[str, Any]) -> dict[str, Any]:
         ValueError: for a newer schema.
     """
     schema = values.get("schema", 1)
-    if not isinstance(schema, int) or schema > SCHEMA:
+    if type(schema) is not int or schema < 1:
+        raise ValueError(f"expected a schema from 1 to {SCHEMA}, got {schema!r}")
+    if schema > SCHEMA:
         raise ValueError(
-            f"expected schema {SCHEMA} or older, got {schema!r}; a newer mpelu wrote it, so "
-            "upgrade mpelu to read it"
+            f"expected schema {SCHEMA} or older, got {schema}; a newer mpelu wrote it, so upgrade "
+            "mpelu to read it"
         )
     values = {name: value for name, value in values.items() if name != "schema"}
     if schema == 1:

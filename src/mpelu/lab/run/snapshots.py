@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mpelu.activations import TABLE, learnable_parameters
 from mpelu.lab.run import files
 
 if TYPE_CHECKING:
@@ -17,32 +18,44 @@ if TYPE_CHECKING:
 
 FOLDER = "activations"
 _NAME = re.compile(r"epoch-(\d{1,12})\.safetensors")
+_LABELS = {
+    parameter.attribute: record.label_of(parameter)
+    for record in TABLE.values()
+    for parameter in record.parameters
+}
+"""By attribute, for snapshots of versions that didn't write labels."""
+
+
+class Snapshot(NamedTuple):
+    """The parameters of activations after an epoch."""
+
+    tensors: dict[str, Any]
+    """By name."""
+    is_ordered: bool
+    """Whether they are in order of depth (otherwise of name)."""
+    labels: dict[str, str]
+    """Labels by name, such as "α of MPELU"; none for what isn't an activation's parameter."""
 
 
 def learnable(model: nn.Module) -> dict[str, Tensor]:
-    """alpha and beta of every MPELU and the slopes of every PReLU, by name, in order of depth."""
-    from torch import nn
-
-    from mpelu.modules import MPELU
-
-    return {
-        f"{name}.{key}".lstrip("."): value
-        for name, module in model.named_modules()
-        if isinstance(module, (MPELU, nn.PReLU))
-        for key, value in module.named_parameters(recurse=False)
-    }
+    """The learnable parameters of all activations by name, in order of depth."""
+    return {found.name: found.parameter for found in learnable_parameters(model)}
 
 
 def write(run: Path, epoch: int, model: nn.Module) -> None:
     """Writes the snapshot of an epoch, in float32; none if nothing is learnable.
 
-    safetensors sorts its tensors by name, so the metadata holds the names in order of depth.
+    safetensors sorts its tensors by name, so the metadata holds the names in order of depth, each
+    with a tab and its label, such as "α of MPELU". One entry holds it all, because safetensors
+    writes several in any order, and the file has to be the same to the bit.
     """
     from safetensors.torch import save
 
-    values = {name: value.detach().float().cpu() for name, value in learnable(model).items()}
-    if values:
-        data = save(values, metadata={"order": "\n".join(values)})
+    found = list(learnable_parameters(model))
+    if found:
+        order = "\n".join(f"{each.name}\t{' '.join(each.label.split())}" for each in found)
+        values = {each.name: each.parameter.detach().float().cpu() for each in found}
+        data = save(values, metadata={"order": order})
         files.write(run / FOLDER / f"epoch-{epoch:04d}.safetensors", data)
 
 
@@ -57,8 +70,8 @@ def find(run: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def read(path: Path, framework: str = "pt") -> tuple[dict[str, Any], bool]:
-    """The tensors of a snapshot, and whether they are in order of depth (otherwise of name).
+def read(path: Path, framework: str = "pt") -> Snapshot:
+    """Reads a snapshot.
 
     Args:
         path: the file.
@@ -72,10 +85,11 @@ def read(path: Path, framework: str = "pt") -> tuple[dict[str, Any], bool]:
     try:
         with safe_open(path, framework=framework) as file:
             names = sorted(file.keys())
-            order = (file.metadata() or {}).get("order", "").split("\n")
-            is_ordered = sorted(order) == names
-            return {name: file.get_tensor(name) for name in (order if is_ordered else names)}, (
-                is_ordered
-            )
+            lines = (file.metadata() or {}).get("order", "").split("\n")
+            labels = {name: label for name, _, label in (line.partition("\t") for line in lines)}
+            is_ordered = sorted(labels) == names
+            tensors = {name: file.get_tensor(name) for name in (labels if is_ordered else names)}
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"{FOLDER}/{path.name} can't be read: {error}") from None
+    known = {name: labels.get(name) or _LABELS.get(name.rpartition(".")[2]) for name in tensors}
+    return Snapshot(tensors, is_ordered, {name: label for name, label in known.items() if label})

@@ -19,7 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpelu.lab.errors import choose
+from mpelu.lab import references
+from mpelu.lab.errors import UserError, choose
 from mpelu.lab.studies.study import OUT, Execution, NamedRun, Options, Setting, Study
 
 if TYPE_CHECKING:
@@ -43,14 +44,23 @@ def names() -> list[str]:
     return list(_MODULES)
 
 
-@cache
 def find(name: str) -> Study:
-    """The study of a name.
+    """The study of a name, or the one that ``package.module:factory`` returns.
 
     Raises:
         UserError: if there is no such study.
     """
+    if references.is_reference(name):
+        made = references.call("", name)
+        if not isinstance(made, Study):
+            raise UserError(f"{name}: expected a Study, got {type(made).__name__}")
+        return made
     choose("", name, _MODULES, noun="study", hint="`mpelu list` lists all studies")
+    return _of_paper(name)
+
+
+@cache
+def _of_paper(name: str) -> Study:
     module = import_module(f"mpelu.lab.studies.paper.{_MODULES[name]}")
     study = module.STUDY
     assert isinstance(study, Study)

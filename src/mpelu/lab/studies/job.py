@@ -61,7 +61,9 @@ def perform(job: Job, *, progress: bool = False) -> JobOutcome:
             changes: dict[str, Any] = {}
             if job.config.data_dir is not None:
                 changes["data_dir"] = job.config.data_dir
-            outcome = resume(folder, changes=changes, display=display)
+            # The job comes from the user's own command, so the code it names is trusted.
+            trust = set(job.config.references.values())
+            outcome = resume(folder, changes=changes, display=display, trust=trust)
         else:
             folder.parent.mkdir(parents=True, exist_ok=True)
             outcome = train(job.config, folder, display=display)

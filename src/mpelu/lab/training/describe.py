@@ -10,7 +10,6 @@ from torch import nn
 from mpelu.lab.config import FIELDS, GROUPS, Config, label
 from mpelu.lab.data.augment import PADDING
 from mpelu.lab.data.preprocess import CONTRAST_NORM, ZCA_EPSILON
-from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.errors import plural
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.schedule import Schedule
@@ -35,11 +34,13 @@ def describe_run(
         f"{plural(dataset.test_count, 'test image')}, "
         f"{len(dataset.classes)} classes, {dataset.channels} x {dataset.size} x {dataset.size}",
         "preprocessing": _preprocessing(config, dataset),
-        "augmentation": _augmentation(config),
+        "augmentation": _augmentation(config, dataset),
         "network": _network(config, model),
         "initialization": _initialization(config, model),
         "training": f"{plural(schedule.steps, 'step')} in {plural(schedule.epochs, 'epoch')}, "
-        + ", ".join(_in_force(config, ["batch_size", "lr", *_training_fields(config)])),
+        + ", ".join(
+            _in_force(config, ["batch_size", "optimizer", "lr", *_training_fields(config)])
+        ),
         "parameters": "; ".join(_groups(optimizer)),
         "execution": ", ".join(
             [
@@ -97,7 +98,7 @@ def _network(config: Config, model: nn.Module) -> str:
 
 
 def _preprocessing(config: Config, dataset: Dataset) -> str:
-    whole, _ = image_sizes(config)
+    whole = dataset.image_size
     text = {
         "channel": "(x - mean) / std per channel",
         "gcn-zca": f"contrast normalized to norm {CONTRAST_NORM:g}, then ZCA-whitened with "
@@ -114,8 +115,8 @@ def _preprocessing(config: Config, dataset: Dataset) -> str:
     return f"resized to {whole} x {whole}; {text}" if config.image_size else text
 
 
-def _augmentation(config: Config) -> str:
-    whole, size = image_sizes(config)
+def _augmentation(config: Config, dataset: Dataset) -> str:
+    whole, size = dataset.image_size, dataset.size
     if config.augment == "none":
         return "none" if size == whole else f"none; center crop {size} x {size}"
     padding = PADDING[config.augment]
@@ -126,7 +127,8 @@ def _augmentation(config: Config) -> str:
 def _initialization(config: Config, model: nn.Module) -> str:
     text = config.init
     if config.init == "own":
-        text = f"the network's own, {model.own_initialization}"
+        text = getattr(model, "own_initialization", "")
+        text = f"the network's own, {text}" if text else "as the network was made"
     elif config.init in ("taylor", "exact", "msra"):
         text += f", {config.init_mode}"
     elif config.init == "gaussian":

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from mpelu.lab.errors import UserError
+from mpelu.lab.config import DEVICES
+from mpelu.lab.errors import UserError, choose
 
 T = TypeVar("T")
 
@@ -96,6 +97,7 @@ def device_for(name: str) -> torch.device:
     Raises:
         UserError: for "cuda" where torch has no GPU.
     """
+    choose("device", name, DEVICES)
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("expected a GPU that torch can use, got none", field="device")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -8,7 +8,7 @@ Under torchrun all processes call these functions alike, and the main one writes
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from typing import Any
 from mpelu.lab.config import FIELDS, Config, differing
 from mpelu.lab.environment import changed, describe_process
 from mpelu.lab.errors import UserError, flag
+from mpelu.lab.references import check_trusted, describe_source, trusted_names
 from mpelu.lab.run import files, folder
 from mpelu.lab.run.lock import lock
 from mpelu.lab.run.tensorboard import check_installed
+from mpelu.lab.schedules import LENGTH_FREE
 from mpelu.lab.training.describe import describe_run
 from mpelu.lab.training.display import Display, LogDisplay
 from mpelu.lab.training.distributed import World
@@ -69,6 +71,7 @@ def resume(
     display: Display | None = None,
     mirror: str | None = None,
     tensorboard: bool = False,
+    trust: bool | Collection[str] = False,
 ) -> Outcome:
     """Continues a run that was stopped, or extends one that has finished.
 
@@ -83,6 +86,8 @@ def resume(
         display: as for `train`.
         mirror: as for `train`.
         tensorboard: as for `train`.
+        trust: references such as "mine:net" that may be imported if the run's config names them;
+            True for all. Those in `changes` are trusted.
 
     Returns:
         How the run ended. A run that has ended, and isn't extended, is not trained further.
@@ -97,6 +102,10 @@ def resume(
     run = Path(run)
     before = folder.read_config(run)
     config = _with_changes(before, changes or {})
+    if trust is not True:
+        given = {value for value in (changes or {}).values() if isinstance(value, str)}
+        trust = trusted_names(trust) | given
+    check_trusted(run, config.references, trust)
     if tensorboard:
         check_installed()
     with session(config) as world, _locked(world, run):
@@ -125,7 +134,7 @@ def _begin(trainer: Trainer) -> Outcome:
             trainer.config,
             data=trainer.dataset.describe(),
             preprocess=trainer.dataset.preprocess.state(),
-            environment={**_environment(trainer.world), "settings": settings},
+            environment={**_environment(trainer), "settings": settings},
         )
     )
     trainer.display.settings(settings)
@@ -137,7 +146,10 @@ def _begin(trainer: Trainer) -> Outcome:
 def _continue(trainer: Trainer, before: Config) -> Outcome:
     run, world = trainer.run, trainer.world
     world.on_main(lambda: check_data(run, trainer.dataset))
-    differences = changed(folder.read_object(run, folder.ENVIRONMENT), _environment(world))
+    recorded = folder.read_object(run, folder.ENVIRONMENT)
+    now = _environment(trainer)
+    _check_code(run, recorded.get("code"), now["code"], trainer.display)
+    differences = changed(recorded, now)
     if differences:
         trainer.display.warning(
             "results may not be bit-identical, because the environment changed: "
@@ -148,6 +160,11 @@ def _continue(trainer: Trainer, before: Config) -> Outcome:
     if world.is_main:
         with files.reporting_disk_errors(run):
             _record_resume(run, step, before, trainer.config)
+    if _is_longer(before, trainer.config) and trainer.config.schedule not in LENGTH_FREE:
+        trainer.display.warning(
+            f"the {trainer.config.schedule} schedule depends on the length of the run, so the "
+            "learning rate changes from here on"
+        )
     trainer.display.note(
         f"resuming after step {step}" if step else "starting again: there is no checkpoint yet"
     )
@@ -160,9 +177,13 @@ def _with_changes(before: Config, changes: Mapping[str, object]) -> Config:
     Raises:
         UserError: for a change of a field that decides the result, or a shorter run.
     """
-    for name in changes:
+    for name, value in changes.items():
         info = FIELDS.get(name)
-        if info is not None and info.is_length and getattr(before, name) is None:
+        if info is None or not info.is_length:
+            continue
+        if value is None:
+            raise UserError("expected a number, got None", field=name)
+        if getattr(before, name) is None:
             raise UserError(
                 f"the run counts {before.length_unit}s; extend it with "
                 f"{flag(before.length_unit + 's')}",
@@ -208,8 +229,39 @@ def _outcome(run: Path) -> Outcome | None:
     )
 
 
-def _environment(world: World) -> dict[str, Any]:
-    return describe_process(world.device, world.size)
+def _environment(trainer: Trainer) -> dict[str, Any]:
+    """Machine, versions, and the user's own code with the shapes of its parameters."""
+    code: dict[str, Any] = {
+        field: describe_source(name) for field, name in trainer.config.references.items()
+    }
+    if code:
+        parameters = trainer.model.named_parameters()
+        code["parameters"] = {name: list(value.shape) for name, value in parameters}
+    return {**describe_process(trainer.world.device, trainer.world.size), "code": code}
+
+
+def _check_code(run: Path, before: Any, now: dict[str, Any], display: Display) -> None:
+    """Says what changed in the user's own code since the run began.
+
+    Raises:
+        UserError: if its parameters changed, so that no checkpoint fits.
+    """
+    if not isinstance(before, dict) or not isinstance(before.get("parameters", {}), dict):
+        return  # an older folder, or a damaged one
+    shapes, others = before.get("parameters", {}), now.get("parameters", {})
+    for name in {**shapes, **others}:
+        if shapes.get(name) != others.get(name):
+            raise UserError(
+                f"{run}: the code changed since the run began: parameter {name} had shape "
+                f"{shapes.get(name)}, now {others.get(name)}"
+            )
+    for field, source in now.items():
+        told = before.get(field)
+        if field != "parameters" and isinstance(told, dict) and told != source:
+            display.warning(
+                f"{source['name']} changed since the run began ({source.get('file')}), so the run "
+                "may not continue as it would have"
+            )
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,17 +12,23 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mpelu import init, models
-from mpelu.init.rules import GAUSSIAN_STD
+from mpelu.lab import references
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, one_line, plural
+from mpelu.lab.references import is_reference
 from mpelu.lab.training.seeds import derive
 from mpelu.models import registry
+from mpelu.models.activations import resolve
 
 _OWN_FIELDS = ("activation", "alpha", "beta")
 
 
 def check_name(config: Config) -> None:
-    """Raises UserError unless the network exists."""
+    """Raises UserError unless the network exists, and so does what else the config names."""
+    for field, name in config.references.items():
+        references.load(field, name)
+    if is_reference(config.model):
+        return
     try:
         registry.find(config.model)
     except ValueError as error:
@@ -35,6 +41,8 @@ def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
     Raises:
         UserError: for an unknown network or option, or one that doesn't fit the data.
     """
+    if is_reference(config.model):
+        return _create_own(config, classes, channels, size)
     options = dict(config.model_options)
     for name in _OWN_FIELDS:
         if name in options:
@@ -51,11 +59,13 @@ def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
             options.setdefault("input_size", size)
         model = models.create(
             config.model,
-            activation=config.activation,
+            activation=_activation(config),
             alpha=config.alpha,
             beta=config.beta,
             **options,
         )
+    except UserError:
+        raise
     except (ValueError, TypeError) as error:
         raise UserError(one_line(error)) from error
     if config.gradient_checkpointing:
@@ -67,6 +77,40 @@ def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
         # Set after construction, because initialization traces the network without it.
         model.gradient_checkpointing = True  # type: ignore[assignment]
     return model
+
+
+def _create_own(config: Config, classes: int, channels: int, size: int) -> nn.Module:
+    """The network of a reference, called with as many of these arguments as it takes."""
+    factory = references.load("model", config.model)
+    for name in ("alpha", "beta", "gradient_checkpointing"):
+        if getattr(config, name) is not None and getattr(config, name) is not False:
+            raise UserError(f"{config.model} is your own and can't take it", field=name)
+    given = dict(config.model_options)
+    if config.activation is not None:
+        if not references.takes(factory, "activation"):
+            raise UserError(f"{config.model} takes no argument activation", field="activation")
+        given["activation"] = _activation(config)
+    for name in config.model_options:
+        if not references.takes(factory, name):
+            raise UserError(f"{config.model} takes no argument {name}", field="model_options")
+    offered = {"num_classes": classes, "in_channels": channels, "input_size": size}
+    offered = {name: value for name, value in offered.items() if name not in given}
+    model = references.call("model", config.model, offered=offered, **given)
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"{config.model}: expected a torch.nn.Module, got {type(model).__name__}",
+            field="model",
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(f"{config.model}: expected a network with parameters", field="model")
+    return model
+
+
+def _activation(config: Config) -> str | Callable[[int], nn.Module] | None:
+    """A name for the package's networks; a callable from channels to a module for one's own."""
+    if config.activation is None or not is_reference(config.model):
+        return config.activation
+    return resolve(config.activation).make
 
 
 def build(
@@ -95,6 +139,9 @@ def build(
 
 def _initialize(model: nn.Module, config: Config, example: Tensor | None) -> None:
     generator = torch.Generator().manual_seed(derive(config.seed, "init"))
+    if is_reference(config.init):
+        references.call("init", config.init, model, offered={"generator": generator})
+        return
     try:
         with _plain_forward(model):
             init.initialize_(
@@ -103,14 +150,10 @@ def _initialize(model: nn.Module, config: Config, example: Tensor | None) -> Non
                 method=config.init,
                 mode=config.init_mode,
                 generator=generator,
+                std=config.init_std,
             )
     except (ValueError, RuntimeError) as error:
         raise UserError(one_line(error)) from error
-    if config.init == "gaussian":
-        with torch.no_grad():
-            for module in model.modules():
-                if isinstance(module, (nn.Conv2d, nn.Linear)):
-                    module.weight.mul_(config.init_std / GAUSSIAN_STD)
 
 
 @contextlib.contextmanager
@@ -140,7 +183,9 @@ def _fill_linear(model: nn.Module, stds: tuple[float, ...] | None) -> None:
         nn.init.normal_(layer.weight, std=std)
 
 
-def check_size(model: nn.Module, channels: int, size: int, smallest: int) -> None:
+def check_size(
+    model: nn.Module, channels: int, size: int, smallest: int, classes: int | None = None
+) -> None:
     """Raises UserError unless the network accepts the smallest batch of training.
 
     Args:
@@ -148,6 +193,7 @@ def check_size(model: nn.Module, channels: int, size: int, smallest: int) -> Non
         channels: channels of the images.
         size: height and width of the images.
         smallest: images in the smallest batch; batch norm may need more than one.
+        classes: number of classes its output must have; None to accept any.
     """
     state: dict[str, Any] = {
         **dict(model.named_parameters()),
@@ -155,13 +201,24 @@ def check_size(model: nn.Module, channels: int, size: int, smallest: int) -> Non
     }
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            functional_call(model, state, torch.zeros(smallest, channels, size, size))
-    except (ValueError, RuntimeError) as error:
+            output = functional_call(model, state, torch.zeros(smallest, channels, size, size))
+    except Exception as error:  # also what a network of the user's own raises
         raise UserError(
             f"the network can't take a batch of {plural(smallest, 'image')} of "
             f"{channels} x {size} x {size}: {one_line(error)}",
             field="model",
         ) from error
+    logits = output[0] if isinstance(output, tuple) else output
+    if not isinstance(logits, Tensor):
+        raise UserError(
+            f"expected a network that returns a tensor, got {type(logits).__name__}", field="model"
+        )
+    if classes is not None and logits.shape != (smallest, classes):
+        raise UserError(
+            f"expected outputs of shape [batch, {classes}], one per class of the data, got "
+            f"{list(logits.shape)} for {plural(smallest, 'image')}",
+            field="model",
+        )
 
 
 def last_layer(model: nn.Module, channels: int, size: int) -> str:
@@ -178,4 +235,8 @@ def last_layer(model: nn.Module, channels: int, size: int) -> str:
     model.train()
     for hook in hooks:
         hook.remove()
+    if not names:
+        raise UserError(
+            "expected a network with a convolution or linear layer, got none", field="last_lr_mult"
+        )
     return names[-1]

@@ -1,10 +1,11 @@
-"""The optimizer of a config: SGD with the learning rate and weight decay multipliers."""
+"""The optimizer of a config, with the learning rate and weight decay multipliers."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
+from mpelu.lab import optimizers
 from mpelu.lab.config import Config
 from mpelu.lab.training import network
 from mpelu.optim import param_groups
@@ -36,7 +37,31 @@ def build_optimizer(
         bias_decay_mult=config.bias_decay_mult,
         layers=layers,
     )
-    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov)
+    info = optimizers.find(config.optimizer)
+    return info.build(groups, config.lr, config.momentum, config.nesterov)
+
+
+def clip_gradients(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    norm: float | None,
+) -> None:
+    """Clips the norm of all gradients together, if there is a limit."""
+    if norm is not None:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), norm)
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """Moves the exponential moving average of parameters and statistics towards the model."""
+    current = model.state_dict()
+    for name, value in average.state_dict().items():
+        if value.is_floating_point():
+            value.lerp_(current[name], 1 - decay)
+        else:
+            value.copy_(current[name])
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -5,9 +5,13 @@ Steps and epochs count from 1. Step 0 and epoch 0 are the state before training.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from mpelu.lab import references
 from mpelu.lab.config import Config
+from mpelu.lab.errors import UserError
+from mpelu.lab.schedules import SCHEDULES
 
 _SNAPSHOTS = 50
 
@@ -52,10 +56,26 @@ class Schedule:
 
     def lr(self, step: int) -> float:
         """Learning rate of a step, before multipliers."""
-        done = (step - 1) // self._unit
-        if done < self.config.warmup:
-            return self.config.warmup_lr
-        return self.config.lr * self.config.gamma ** sum(done >= m for m in self.config.milestones)
+        config, done = self.config, (step - 1) // self._unit
+        if done < config.warmup:
+            return config.warmup_lr
+        before = config.warmup * self._unit
+        progress = (step - 1 - before) / max(1, self.steps - before)
+        if config.schedule in SCHEDULES:
+            rule = SCHEDULES[config.schedule]
+            return config.lr * rule(progress, done, config.milestones, config.gamma)
+        return config.lr * self._own_factor(progress)
+
+    def _own_factor(self, progress: float) -> float:
+        """The factor that a schedule of the user's own gives."""
+        name = self.config.schedule
+        factor = references.call("schedule", name, progress)
+        if not isinstance(factor, (int, float)) or not 0 <= factor < math.inf:
+            raise UserError(
+                f"{name}: expected a finite factor >= 0 at progress {progress:.3g}, got {factor!r}",
+                field="schedule",
+            )
+        return float(factor)
 
     def tests(self, step: int) -> bool:
         """Whether a test follows the step."""

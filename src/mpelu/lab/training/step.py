@@ -157,7 +157,8 @@ class GradientStep:
         """The summed loss to minimize, that of the output alone, and the number of errors."""
         output = self._logits(self.wrapped, images)
         logits, *companions = output if isinstance(output, tuple) else (output,)
-        loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+        smoothing = self.config.label_smoothing
+        loss = F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)
         total = loss
         if companions:
             weight = COMPANION_WEIGHT * (1 - (step - 1) / self.steps)

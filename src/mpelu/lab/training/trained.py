@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 
 from mpelu.lab import data
 from mpelu.lab.config import Config
+from mpelu.lab.data.registry import find
 from mpelu.lab.errors import UserError, choose
+from mpelu.lab.references import check_trusted
 from mpelu.lab.run import checkpoint, folder
 from mpelu.lab.training import network
 from mpelu.lab.training.distributed import device_for
@@ -36,7 +39,13 @@ class TrainedNetwork:
     """From uint8 images to the network's input."""
 
 
-def load_network(run: Path | str, weights: str = "final", device: str = "auto") -> TrainedNetwork:
+def load_network(
+    run: Path | str,
+    weights: str = "final",
+    device: str = "auto",
+    *,
+    trust: bool | Collection[str] = False,
+) -> TrainedNetwork:
     """Loads the network of a run.
 
     Args:
@@ -44,9 +53,12 @@ def load_network(run: Path | str, weights: str = "final", device: str = "auto") 
         weights: "final", the weights at the end, or the newest ones if the run hasn't ended;
             "last", the newest checkpoint; "best", the checkpoint with the lowest test error.
         device: "auto" (the GPU if there is one), "cpu" or "cuda".
+        trust: references such as "mine:net" that may be imported if the run's config names them;
+            True for all.
 
     Raises:
-        UserError: if there is no such run, or none of its weights can be read.
+        UserError: if there is no such run, none of its weights can be read, or it names code that
+            isn't trusted.
 
     Example:
         >>> trained = load_network("runs/first")  # doctest: +SKIP
@@ -55,15 +67,18 @@ def load_network(run: Path | str, weights: str = "final", device: str = "auto") 
     choose("weights", weights, folder.WEIGHT_CHOICES)
     run = Path(run)
     config = folder.read_config(run)
+    check_trusted(run, config.references, trust, ("model", "activation"))
     about = folder.read_object(run, folder.DATA)
     try:
         classes = tuple(about["classes"])
         channels, size = about["channels"], about["size"]
+        if not find(config.data).image_size:  # only the data says it
+            config = replace(config, image_size=about["image_size"])
         fitted = load_file(run / folder.PREPROCESS)
-    except (KeyError, TypeError, OSError, SafetensorError) as error:
-        raise UserError(
-            f"{run}: expected {folder.DATA} and {folder.PREPROCESS} of a run, got {error}"
-        ) from error
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{run}: {folder.DATA} is missing or damaged ({error})") from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{run}: {folder.PREPROCESS} is missing or damaged ({error})") from error
     model = network.create(config, len(classes), channels, size)
     source, values = _read_weights(run, weights)
     try:
@@ -81,13 +96,15 @@ def load_network(run: Path | str, weights: str = "final", device: str = "auto") 
         classes=classes,
         channels=channels,
         size=size,
-        preprocess=data.restore_preprocess(config, fitted).to(place),
+        preprocess=data.restore_preprocess(config, fitted, channels).to(place),
     )
 
 
 def check_data(run: Path, dataset: data.Dataset) -> None:
     """Raises UserError unless the data is what the run was trained on."""
     before = folder.read_object(run, folder.DATA).get("fingerprint")
+    if before is None:
+        raise UserError(f"{run}: {folder.DATA} is missing or damaged")
     if before != dataset.fingerprint:
         raise UserError(
             f"{run}: expected the data the run was trained on (fingerprint {before}), got other "
@@ -108,7 +125,7 @@ def _read_weights(run: Path, weights: str) -> tuple[Path, dict[str, Tensor]]:
     reasons = []
     for path in paths:
         try:
-            return path, checkpoint.load(path)["model"]
+            return path, dict(checkpoint.result_weights(checkpoint.load(path)))
         except (checkpoint.CheckpointError, KeyError) as error:
             reasons.append(f"{path.name} ({error})")
     message = folder.read_object(run, folder.STATUS).get("message") or "the run is still going on"

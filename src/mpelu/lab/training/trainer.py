@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -24,7 +25,12 @@ from mpelu.lab.training.display import Display, LogDisplay, Progress
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.divergence import Divergence
 from mpelu.lab.training.evaluation import evaluate
-from mpelu.lab.training.optimizers import build_optimizer, set_lr
+from mpelu.lab.training.optimizers import (
+    build_optimizer,
+    clip_gradients,
+    set_lr,
+    update_average,
+)
 from mpelu.lab.training.schedule import Schedule
 from mpelu.lab.training.seeds import derive, epoch_batches
 from mpelu.lab.training.session import stop_signals
@@ -127,12 +133,17 @@ class Trainer:
         channels, size = self.dataset.channels, self.dataset.size
         example = example_images(config, self.dataset) if config.init == "lsuv" else None
         self.model = network.build(config, len(self.dataset.classes), channels, size, example)
-        network.check_size(self.model, channels, size, self._smallest_part())
+        classes = len(self.dataset.classes)
+        network.check_size(self.model, channels, size, self._smallest_part(), classes)
         self.optimizer = build_optimizer(self.model, config, channels, size)
         self.schedule = Schedule.of(config, self.dataset.train_count)
+        for step in (1, self.schedule.steps // 2 + 1, self.schedule.steps):
+            self.schedule.lr(step)  # a schedule of the user's own may raise
         self.model.to(world.device)
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.result = self.model if config.ema is None else copy.deepcopy(self.model)
+        """What is tested and kept: the network, or the moving average of its weights."""
         if config.compile:
             self.model.compile()
         self.gradient_step = GradientStep.of(self.model, config, world, self.schedule.steps)
@@ -156,6 +167,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.gradient_step.scaler.state_dict(),
+            **({} if self.result is self.model else {"averaged": self.result.state_dict()}),
         }
 
     def load_state_dict(self, contents: Mapping[str, Any]) -> None:
@@ -171,6 +183,8 @@ class Trainer:
                 if (self.run / name).stat().st_size < contents["lengths"][name]:
                     raise checkpoint.CheckpointError(f"{name} is shorter than it was then")
             self.model.load_state_dict(contents["model"])
+            if self.result is not self.model:
+                self.result.load_state_dict(contents["averaged"])
             self.optimizer.load_state_dict(contents["optimizer"])
             if self.gradient_step.scaler.is_enabled():
                 self.gradient_step.scaler.load_state_dict(contents["scaler"])
@@ -238,12 +252,12 @@ class Trainer:
         """Returns None at the end, or the divergence or signal that stopped the run."""
         self.model.train()
         if self.state.step == 0:
-            self.writer.snapshot(0, self.model)
+            self.writer.snapshot(0, self.result)
         while self.state.step < self.schedule.steps:
             stopped = self._epoch()
             if stopped is not None:
                 return stopped
-        self.writer.weights(self.model.state_dict())
+        self.writer.weights(self.result.state_dict())
         return None
 
     def _epoch(self) -> Divergence | int | None:
@@ -276,8 +290,12 @@ class Trainer:
         loss, wrong, count, bad, interrupts, terminations = self._over_processes(sums)
         if bad:
             return self.gradient_step.find(step, batch, self.dataset, seed, sums.loss_is_finite)
-        self.gradient_step.scaler.step(self.optimizer)
-        self.gradient_step.scaler.update()
+        scaler = self.gradient_step.scaler
+        clip_gradients(self.model, self.optimizer, scaler, self.config.clip_norm)
+        scaler.step(self.optimizer)
+        scaler.update()
+        if self.config.ema is not None:
+            update_average(self.result, self.model, self.config.ema)
         self.state.step = step
         for means in (self.state.since_epoch, self.state.since_log):
             means.add(loss, wrong, count)
@@ -302,7 +320,7 @@ class Trainer:
         if schedule.tests(step):
             self._test(lr)
         if schedule.snapshots(step):
-            self.writer.snapshot(schedule.epoch(step), self.model)
+            self.writer.snapshot(schedule.epoch(step), self.result)
         if schedule.resets_means(step):
             state.since_epoch = Means()
         if schedule.saves(step) or stopping:
@@ -342,7 +360,9 @@ class Trainer:
     def _test(self, lr: float) -> None:
         state = self.state
         self.world.broadcast_buffers(self.model)
-        loss, error = evaluate(self.model, self.dataset, self.config, self.world)
+        if self.result is not self.model:
+            self.world.broadcast_buffers(self.result)
+        loss, error = evaluate(self.result, self.dataset, self.config, self.world)
         state.test_error = error
         if state.best_error is None or error < state.best_error:
             state.best_error, state.best_step = error, state.step

@@ -1,4 +1,4 @@
-// The learned alpha and beta.
+// The learned parameters of activations.
 
 function learnedSection(data) {
   const runs = data.runs.filter((run) => run.learned.length);
@@ -11,7 +11,7 @@ function learnedSection(data) {
   };
   const picker = select("learned-run", "Run", options, fillPlace);
   fillPlace();
-  return section("learned", "Learned α and β", el("p", { class: "facts" }, picker), place);
+  return section("learned", "Learned parameters", el("p", { class: "facts" }, picker), place);
 }
 
 function learnedPart(kind) {

@@ -64,7 +64,7 @@ def top_5(run: Path) -> float:
     from mpelu.lab.data import load
     from mpelu.lab.training.trained import load_network
 
-    trained = load_network(run)
+    trained = load_network(run)  # a run of the paper, which names no code of its own
     dataset = load(trained.config, trained.device)
     batches = torch.arange(dataset.test_count).split(trained.config.batch_size)
     wrong = 0

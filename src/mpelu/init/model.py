@@ -1,12 +1,16 @@
-"""What a model and its inputs have to be, found out before anything is changed."""
+"""Checks of a model and its inputs, and what is reset around its weights."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
-from mpelu.init.graph import Inputs, arguments, substitute
+from mpelu.graph import Inputs, arguments, is_frozen, substitute
+from mpelu.init.operations import NORMS
 
 
 def check_model(
@@ -54,7 +58,41 @@ def input_error(caller: str, inputs: Inputs, error: Exception) -> ValueError:
     """What a forward pass raised, in one line with the shapes it was given."""
     shapes: list[list[int]] = []
     substitute(arguments(inputs), Tensor, lambda tensor: shapes.append(list(tensor.shape)))
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return ValueError(
-        f"{caller}: expected inputs the model can run on, got shapes {shapes}: {reason}"
+        f"{caller}: expected inputs the model can run on, got shapes {shapes}: {reason(error)}"
     )
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@torch.no_grad()
+def zero_biases_(biases: Iterable[Tensor | None]) -> None:
+    """Zeroes the biases that are trained."""
+    for bias in biases:
+        if bias is not None and (bias.requires_grad or _is_view_of_trained(bias)):
+            bias.zero_()
+
+
+@torch.no_grad()
+def reset_norms_(model: nn.Module) -> None:
+    """Weight one, bias zero and fresh running statistics for every norm layer that is trained."""
+    for module in model.modules():
+        if not isinstance(module, NORMS) or is_frozen(module):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                parameter.fill_(1.0 if name == "weight" else 0.0)
+        if isinstance(module, _NormBase):
+            module.reset_running_stats()
+
+
+def variance_of(output: Tensor) -> float:
+    """Over all elements."""
+    return output.to(torch.promote_types(output.dtype, torch.float32)).var(correction=0).item()
+
+
+def _is_view_of_trained(tensor: Tensor) -> bool:
+    return tensor._base is not None and tensor._base.requires_grad

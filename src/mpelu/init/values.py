@@ -17,7 +17,8 @@ def as_value(value: float | Tensor) -> Value:
     """A plain number where all channels are equal, as they are in a new activation."""
     if not isinstance(value, Tensor):
         return float(value)
-    numbers = value.detach().reshape(-1).tolist()
+    whole: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value  # sharded
+    numbers: list[float] = whole.detach().reshape(-1).tolist()
     if numbers.count(numbers[0]) == len(numbers):
         return numbers[0]
     return torch.tensor(numbers, dtype=torch.float64)

@@ -1,0 +1,59 @@
+"""How a model is read: the calls it makes, and what feeds each.
+
+`trace` reads a model symbolically, `record` from a forward pass, `record_shapes` from shapes. All
+leave the model as it was.
+"""
+
+from mpelu.graph.calls import (
+    INPUT,
+    Call,
+    Inputs,
+    Ref,
+    arguments,
+    collector_paused,
+    evaluating,
+    is_frozen,
+    name_of,
+    substitute,
+    tensors_in,
+    unwrap,
+)
+from mpelu.graph.probe import (
+    LEAVES,
+    elementwise,
+    elementwise_channels,
+    elementwise_function,
+    identity,
+    is_opaque,
+)
+from mpelu.graph.recorded import UNKNOWN, Weights, record, record_shapes
+from mpelu.graph.state import unchanged, unchanged_on_error
+from mpelu.graph.symbolic import trace
+
+__all__ = [
+    "INPUT",
+    "LEAVES",
+    "UNKNOWN",
+    "Call",
+    "Inputs",
+    "Ref",
+    "Weights",
+    "arguments",
+    "collector_paused",
+    "elementwise",
+    "elementwise_channels",
+    "elementwise_function",
+    "evaluating",
+    "identity",
+    "is_frozen",
+    "is_opaque",
+    "name_of",
+    "record",
+    "record_shapes",
+    "substitute",
+    "tensors_in",
+    "trace",
+    "unchanged",
+    "unchanged_on_error",
+    "unwrap",
+]

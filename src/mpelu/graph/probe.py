@@ -1,0 +1,123 @@
+"""What a module or function does, found out by running it on noise: always a copy of the module."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, fx, nn
+
+from mpelu.modules import MPELU
+
+LEAVES: set[type] = {MPELU}
+"""Classes whose modules are one node of the graph; those with a registered rule join them."""
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether the module is one node of the graph.
+
+    Modules of torch.nn without submodules are, and so is every elementwise module. Attention runs
+    as the linear layers it consists of.
+    """
+    if not LEAVES.isdisjoint(type(module).__mro__):
+        return True
+    if any(True for _ in module.children()) or isinstance(module, torch.jit.ScriptModule):
+        return False
+    return type(module).__module__.startswith("torch.nn") or elementwise(module) is not None
+
+
+def is_opaque(module: nn.Module) -> bool:
+    """Whether the module has nothing to set, and control flow that torch.fx can't follow."""
+    if any(True for _ in module.children()) or any(True for _ in module.parameters()):
+        return False
+    try:
+        fx.Tracer().trace(isolated(module))
+    except Exception:  # whatever the module's own code raises on a symbolic tensor
+        return True
+    return False
+
+
+def isolated(module: nn.Module) -> nn.Module:
+    """A copy in evaluation mode, without hooks."""
+    copied = copy.deepcopy(module)
+    for part in copied.modules():
+        for hooks in (
+            part._forward_hooks,
+            part._forward_pre_hooks,
+            part._backward_hooks,
+            part._backward_pre_hooks,
+        ):
+            hooks.clear()
+        part._compiled_call_impl = None
+    return copied.eval()
+
+
+def elementwise(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """A copy of the module as a function of [points, channels], if each output depends on the
+    input at its own place only.
+
+    Returns:
+        None if the module has submodules or weight matrices, can't be copied, or isn't elementwise.
+    """
+    if any(True for _ in module.children()) or any(
+        sum(size > 1 for size in parameter.shape) > 1 for parameter in module.parameters()
+    ):
+        return None
+    try:
+        copied = isolated(module).cpu()
+    except Exception:  # modules that can't be copied raise anything
+        return None
+    channels = elementwise_channels(module)
+    # Its parameters may be shaped for maps or for features alone.
+    return elementwise_function(copied, channels, 4) or elementwise_function(copied, channels, 2)
+
+
+def elementwise_channels(module: nn.Module) -> int:
+    """How many channels the parameters of an elementwise module are for; 1 if it has none."""
+    return max((parameter.numel() for parameter in module.parameters()), default=1)
+
+
+def elementwise_function(
+    function: Callable[[Tensor], Tensor], channels: int = 1, dims: int = 4
+) -> Callable[[Tensor], Tensor] | None:
+    """The function as one of [points, channels], or None if it isn't elementwise.
+
+    Args:
+        function: takes and returns one tensor, with channels in dimension 1.
+        channels: size of dimension 1 it expects; 1 if any will do.
+        dims: number of dimensions it expects.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))[:dims]
+    one, other = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    kept = torch.rand(shape, generator=generator) < 0.5
+    try:
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            outputs = function(one.clone()), function(torch.where(kept, one, other))
+    except Exception:  # whatever a function not made for such a tensor raises
+        return None
+    if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):
+        return None
+    if torch.equal(outputs[0], one):
+        return identity
+    if not torch.equal(outputs[0][kept], outputs[1][kept]):
+        return None
+
+    def on_channels(y: Tensor) -> Tensor:
+        spread = y.reshape(*y.shape, *[1] * (dims - 2)) if dims > 2 else y
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            return function(spread.clone()).detach().reshape(y.shape).to(torch.float64)
+
+    return on_channels
+
+
+def identity(y: Tensor) -> Tensor:
+    """What `elementwise` and `elementwise_function` return for whatever returns its input."""
+    return y

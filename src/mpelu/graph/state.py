@@ -1,0 +1,100 @@
+"""A model's state before an observation, put back after it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@contextlib.contextmanager
+def unchanged(
+    modules: Sequence[nn.Module], *, values: bool = True, written: Collection[int] = ()
+) -> Iterator[None]:
+    """Restores attributes, parameters, buffers, training flags and torch's random state.
+
+    Attributes are those of every module: flags and counters, and what lists and dicts contain.
+
+    Args:
+        modules: every module whose code runs inside.
+        values: whether parameters and buffers may be overwritten, so that a copy is needed.
+        written: ids of tensors that are meant to change; read at the end.
+    """
+    restore = snapshot(modules, values=values, written=written)
+    own = [value for module in modules for value in module.parameters(recurse=False)]
+    gpus = sorted({value.get_device() for value in own if value.is_cuda})
+    with torch.random.fork_rng(devices=gpus):
+        try:
+            yield
+        finally:
+            restore()
+
+
+@contextlib.contextmanager
+def unchanged_on_error(model: nn.Module) -> Iterator[None]:
+    """Restores the model's state if an error or an interrupt ends the block."""
+    restore = snapshot(list(model.modules()))
+    try:
+        yield
+    except BaseException:
+        restore()
+        raise
+
+
+def snapshot(
+    modules: Sequence[nn.Module], *, values: bool = True, written: Collection[int] = ()
+) -> Callable[[], None]:
+    """Records the state of the modules; the function returned puts it back."""
+    attributes = [(module, dict(module.__dict__)) for module in modules]
+    contents = [
+        (attribute, attribute.copy())
+        for _, saved in attributes
+        for name, attribute in saved.items()
+        if type(attribute) in (list, dict, set) and not name.endswith("_hooks")
+    ]
+    tensors = [
+        (tensor, tensor.detach().clone()) for tensor in (_tensors_of(attributes) if values else ())
+    ]
+
+    def restore() -> None:
+        for module in modules:
+            reshard = getattr(module, "reshard", None)
+            if callable(reshard):  # FSDP, which keeps whole parameters after a pass
+                reshard()
+        with torch.no_grad():
+            # By value, because writing through .data leaves no trace.
+            for tensor, old in tensors:
+                if id(tensor) not in written and not torch.equal(tensor, old):
+                    tensor.copy_(old)
+        for container, saved_items in contents:
+            _refill(container, saved_items)
+        for module, saved in attributes:
+            for name in module.__dict__.keys() - saved.keys():
+                del module.__dict__[name]
+            module.__dict__.update(saved)
+
+    return restore
+
+
+def _refill(container: Any, items: Any) -> None:
+    if isinstance(container, list):
+        if len(container) != len(items) or any(
+            one is not other for one, other in zip(container, items, strict=True)
+        ):
+            container[:] = items
+        return
+    container.clear()
+    container.update(items)
+
+
+def _tensors_of(attributes: list[tuple[nn.Module, dict[str, Any]]]) -> list[Tensor]:
+    """Parameters, buffers and tensors that are plain attributes, each once."""
+    found: dict[int, Tensor] = {}
+    for _, saved in attributes:
+        own = [*saved.get("_parameters", {}).values(), *saved.get("_buffers", {}).values()]
+        own += [value for value in saved.values() if isinstance(value, Tensor)]
+        found.update({id(tensor): tensor for tensor in own if tensor is not None})
+    return list(found.values())

@@ -1,0 +1,320 @@
+"""Initialization of a whole network at one call."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from mpelu.graph import (
+    Call,
+    Inputs,
+    Weights,
+    arguments,
+    collector_paused,
+    evaluating,
+    record,
+    record_shapes,
+    substitute,
+    tensors_in,
+    trace,
+    unchanged,
+    unchanged_on_error,
+    unwrap,
+)
+from mpelu.init.layers import layer_of
+from mpelu.init.lsuv import lsuv_
+from mpelu.init.model import (
+    check_inputs,
+    check_model,
+    input_error,
+    reason,
+    reset_norms_,
+    variance_of,
+    zero_biases_,
+)
+from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, Plan, Planner, deviation
+from mpelu.init.report import Report, rows_of
+from mpelu.init.rules import GAUSSIAN_STD, MODES, fill_
+
+NETWORK_MODES = (*MODES, "balanced")
+
+METHODS = ("taylor", "exact", "msra", "xavier", "gaussian", "lsuv")
+
+TOLERANCE = 1.25
+"""A weight is scaled by measurement where the variance of its output on the example inputs is off
+the prediction by more than this factor."""
+DOUBTED_TOLERANCE = 1.02
+"""The same where the prediction is in doubt."""
+FEW = 4
+"""A measurement on at most this many values per channel is noted."""
+GRADIENT_TOLERANCE = 3.0
+"""In "balanced" mode the gradients of weights that end in a norm stay within this factor of the
+last weight's."""
+
+
+def initialize_(
+    model: nn.Module,
+    example_inputs: Inputs | None = None,
+    method: str = "exact",
+    mode: str = "fan_in",
+    generator: torch.Generator | None = None,
+    *,
+    std: float = GAUSSIAN_STD,
+    input_shape: Sequence[Any] | None = None,
+) -> Report:
+    """Sets every weight of a network by the activation that feeds it.
+
+    Weights get a normal distribution of mean zero, biases zero, norm layers the identity and fresh
+    running statistics. What doesn't require gradients stays as it is; tied weights are set once.
+
+    Args:
+        model: any network, also inside DistributedDataParallel or torch.compile.
+        example_inputs: one tensor, a tuple of positional or a dict of keyword arguments. With
+            them the moments of the inputs count, pooling knows its sizes, the report has measured
+            variances, and weights whose prediction fails are scaled by measurement; the price is
+            two forward passes.
+        method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
+            paper's rule; "msra", "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes
+            example_inputs as its batch).
+        mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" weighs signal
+            against gradient: n is the geometric mean of both fans, except in the last layer and
+            before norms; and with example_inputs weights before norms are scaled until their
+            gradients come near the last weight's, for one more pass. Ignored by xavier, gaussian
+            and lsuv.
+        generator: of the random numbers.
+        std: standard deviation for method "gaussian".
+        input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
+            shapes for several inputs. Instead of example_inputs, for models that torch.fx can't
+            trace, and for predictions that know the size of each map. Nothing is run.
+
+    Returns:
+        A row for each weight; print it for a table.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.Linear(64, 10))
+        >>> report = initialize_(model, torch.randn(256, 64), method="exact")
+        >>> report.rows[1].predicted
+        1.0
+    """
+    if method not in METHODS:
+        raise ValueError(f"initialize_: expected a method of {list(METHODS)}, got {method!r}")
+    if mode not in NETWORK_MODES:
+        raise ValueError(f"initialize_: expected a mode of {list(NETWORK_MODES)}, got {mode!r}")
+    if not (math.isfinite(std) and std >= 0):
+        raise ValueError(f"initialize_: expected std >= 0, got {std}")
+    if example_inputs is not None and input_shape is not None:
+        raise ValueError("initialize_: expected example_inputs or input_shape, got both")
+    if method == "lsuv":
+        if example_inputs is None:
+            raise ValueError("initialize_: expected example_inputs for lsuv, got None")
+        return lsuv_(model, example_inputs, generator=generator)
+    model = unwrap(model)
+    parameters = check_model("initialize_", model, generator)
+    calls, weights = _calls(model, example_inputs, input_shape)
+    with collector_paused():
+        plans = Planner(calls, weights, method, mode, std).run()
+    _check_finite(plans)
+    measured: dict[int, float] = {}
+    scaled: set[int] = set()
+    # Nothing has been written so far. Only a forward pass can still fail.
+    guard = contextlib.nullcontext() if example_inputs is None else unchanged_on_error(model)
+    with guard:
+        _fill(plans, parameters, method, std, generator)
+        reset_norms_(model)
+        zero_biases_(plan.bias for plan in plans)
+        if example_inputs is not None:
+            measured, scaled = _measure(model, example_inputs, plans, method)
+            if mode == "balanced" and method in FITTED:
+                _balance_gradients(model, example_inputs, plans, measured)
+    rule = method if method in ("gaussian", "xavier") else f"{method} {mode}"
+    return Report(rows_of(model, parameters, weights, plans, rule, measured, scaled))
+
+
+def _calls(
+    model: nn.Module, inputs: Inputs | None, input_shape: Sequence[Any] | None
+) -> tuple[list[Call], Weights]:
+    if input_shape is not None:
+        return _calls_by_shape(model, input_shape)
+    if inputs is None:
+        try:
+            return trace(model), Weights(model)
+        except Exception as error:
+            raise ValueError(
+                "initialize_: expected example_inputs or input_shape for a model that torch.fx "
+                f"cannot trace, got None: {reason(error)}"
+            ) from error
+    check_inputs("initialize_", inputs)
+    try:
+        return record(model, inputs)
+    except Exception as error:
+        raise input_error("initialize_", inputs, error) from error
+
+
+def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[Call], Weights]:
+    """From shapes alone; inputs are real numbers, or tokens if the model takes no real numbers."""
+    shapes = [tuple(input_shape)] if all(isinstance(n, int) for n in input_shape) else input_shape
+    errors: list[Exception] = []
+    for dtype in (torch.get_default_dtype(), torch.int64):
+        inputs = tuple(torch.zeros(2, *shape, dtype=dtype) for shape in shapes)
+        try:
+            return record_shapes(model, inputs)
+        except Exception as error:  # whatever the model's code raises
+            errors.append(error)
+    raise ValueError(
+        f"initialize_: expected an input_shape the model can run on, got {tuple(input_shape)}: "
+        f"{reason(errors[0])}"
+    ) from errors[0]
+
+
+def _check_finite(plans: Sequence[Plan]) -> None:
+    for plan in plans:
+        if isinstance(plan.std, Tensor):
+            is_finite = bool(plan.std.isfinite().all())
+        else:
+            is_finite = math.isfinite(plan.std)
+        if plan.is_trained and not is_finite:
+            raise ValueError(
+                f"initialize_: expected finite moments before {plan.name}, got a standard "
+                f"deviation of {plan.std}; register a rule for what feeds it"
+            )
+
+
+def _fill(
+    plans: Sequence[Plan],
+    parameters: Mapping[str, nn.Parameter],
+    method: str,
+    std: float,
+    generator: torch.Generator | None,
+) -> None:
+    for plan in plans:
+        if not plan.is_trained:
+            continue
+        weight = _writable(plan, parameters)
+        scale = _computed_scale(plan, weight)
+        if method == "gaussian":
+            # Drawn with the paper's deviation and then scaled, so that weights of any other are
+            # multiples of the same numbers.
+            fill_(weight, GAUSSIAN_STD, generator)
+            if std != GAUSSIAN_STD:
+                with torch.no_grad():
+                    weight.mul_(std / GAUSSIAN_STD)
+        else:
+            fill_(weight, plan.std / scale if scale != 1 else plan.std, generator)
+
+
+def _computed_scale(plan: Plan, parameter: Tensor) -> float:
+    """How much larger a computed weight is than the parameter it is a multiple of; 1 for others."""
+    if not plan.is_computed or plan.is_fixed or isinstance(plan.weight, FakeTensor):
+        return 1.0
+    before, after = deviation(parameter), deviation(plan.weight)
+    return after / before if before > 0 and after > 0 else 1.0
+
+
+def _writable(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> Tensor:
+    """The parameter, or the part of it that a layer uses as its weight."""
+    parameter = parameters[plan.name]
+    weight = plan.weight
+    is_part = weight is not parameter and weight.numel() < parameter.numel()
+    return weight if is_part and weight._base is parameter else parameter
+
+
+def _measure(
+    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], method: str
+) -> tuple[dict[int, float], set[int]]:
+    """Variances of the layers' outputs at the first use of each weight, and which were scaled.
+
+    Where the pass reaches a layer everything before it is done. A layer whose output is off its
+    prediction by more than `TOLERANCE` is scaled and run again on the input at hand.
+    """
+    weights = Weights(model)
+    by_weight = {plan.key: index for index, plan in enumerate(plans)}
+    measured: dict[int, float] = {}
+    scaled: set[int] = set()
+    parameters = dict(model.named_parameters())
+    planned = {id(parameters[plan.name]) for plan in plans}
+
+    def measure(call: Call, output: Tensor, run: Any) -> Tensor:
+        layer = layer_of(call)
+        index = None if layer is None else by_weight.get(weights.key(layer.weight))
+        is_hidden = torch._C._functorch.is_functorch_wrapped_tensor(output)  # inside vmap
+        if layer is None or index is None or index in measured or is_hidden:
+            return output
+        plan = plans[index]
+        variance = variance_of(output)
+        can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
+        tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
+        if can_scale and _is_off(variance, plan.predicted, tolerance):
+            assert plan.predicted is not None
+            factor = (plan.predicted / variance) ** 0.5
+            layer.weight.mul_(factor)
+            if plan.is_computed:
+                parameters[plan.name].mul_(factor)
+            scaled.add(index)
+            output = run()
+            variance = variance_of(output)
+        measured[index] = variance
+        if output.numel() <= FEW * layer.out_channels:
+            plan.doubts = (*plan.doubts, FEW_NOTE)
+        return output
+
+    record(model, inputs, after=measure, written=planned, weights=weights)
+    return measured, scaled
+
+
+def _balance_gradients(
+    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], measured: dict[int, float]
+) -> None:
+    """Scales weights that end in a norm, so that their gradients are not far from the last's.
+
+    The norm takes the scale out of the signal, but a gradient is as much smaller as its weight is
+    larger. The loss is a random direction of the output.
+    """
+    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
+    free = [plan for plan in plans if plan.is_free and plan.is_trained]
+    last = next((plan for plan in reversed(plans) if plan.is_trained), None)
+    if last is None or not free:
+        return
+    parameters = dict(model.named_parameters())
+    chosen = [parameters[plan.name] for plan in [last, *free]]
+    with (
+        unchanged(list(model.modules())),
+        evaluating(model.modules()),
+        torch.enable_grad(),
+    ):
+        outputs = [
+            tensor
+            for tensor in tensors_in(model(*args, **kwargs))
+            if tensor.is_floating_point() and tensor.requires_grad
+        ]
+        if not outputs:
+            return
+        generator = torch.Generator().manual_seed(0)
+        direction = torch.randn(outputs[0].shape, generator=generator).to(outputs[0])
+        gradients = torch.autograd.grad(outputs[0], chosen, direction, allow_unused=True)
+    norms = [0.0 if each is None else each.norm().item() for each in gradients]
+    for plan, norm in zip(free, norms[1:], strict=True):
+        if not (norm > 0 and norms[0] > 0):
+            continue
+        ratio = norm / norms[0]
+        factor = ratio / min(max(ratio, 1 / GRADIENT_TOLERANCE), GRADIENT_TOLERANCE)
+        factor = min(max(factor, 1 / LARGEST), LARGEST)
+        with torch.no_grad():
+            parameters[plan.name].mul_(factor)
+        plan.std = plan.std * factor
+        plan.predicted = (plan.predicted or 0.0) * factor**2
+        index = plans.index(plan)
+        if index in measured:
+            measured[index] *= factor**2
+
+
+def _is_off(measured: float, predicted: float | None, tolerance: float) -> bool:
+    """Whether the two differ by more than the tolerance, both being positive numbers."""
+    if predicted is None or not (0 < measured < math.inf and predicted > 0):
+        return False
+    return not 1 / tolerance <= measured / predicted <= tolerance
