@@ -99,10 +99,14 @@ def _trusted(tensor: Tensor) -> registry.Kernel | None:
     found = _verdicts.get((tensor.device, tensor.dtype))
     if found is None:
         # The self-check waits for the device, which a CUDA graph can't record.
-        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        if _is_capturing(tensor.device):
             return None
         found = verdict(tensor.device, tensor.dtype)
     return found.kernel
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _verify(device: torch.device, dtype: torch.dtype) -> Verdict:
