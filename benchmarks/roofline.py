@@ -53,7 +53,7 @@ class Count(TorchDispatchMode):
     """Adds up the elements that operations read and write, in units of the input."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
         self.launches = 0
 
@@ -96,7 +96,8 @@ class WithOwnDerivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        return eager.backward(grad, *ctx.saved_tensors, 1, False)
+        input, alpha, beta = ctx.saved_tensors
+        return eager.backward(grad, input, alpha, beta, 1, False)
 
 
 def kernel(dtype: torch.dtype) -> Traffic:

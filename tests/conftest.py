@@ -43,9 +43,7 @@ _compiled = torch.compile(mpelu.mpelu, fullgraph=True, dynamic=False)
 
 
 @pytest.fixture(
-    params=["triton"]
-    if INTERPRETED
-    else ["native", "eager", "compiled native", "compiled formula"]
+    params=["triton"] if INTERPRETED else ["native", "eager", "compiled native", "compiled formula"]
 )
 def run(request: pytest.FixtureRequest) -> Run:
     """mpelu(input, alpha, beta) on one of its ways."""

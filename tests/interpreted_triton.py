@@ -226,7 +226,9 @@ def test_a_broken_kernel_is_refused_and_the_numbers_stay_right(
 ) -> None:
     monkeypatch.setattr(kernels, *BREAKS[name])
     x, grad, a, b = arguments(Layout((3, 5, 70)), torch.float32)
-    with pytest.warns(RuntimeWarning, match="failed its self-check on cpu for torch.float32") as got:
+    with pytest.warns(
+        RuntimeWarning, match="failed its self-check on cpu for torch.float32"
+    ) as got:
         y, (gx, ga, gb) = gradients(Layout((3, 5, 70)), x, grad, a, b)
     assert len(got) == 1
     assert reference.units_in_last_place(y, reference.forward(x, a, b)).max() <= 4

@@ -1,9 +1,9 @@
 """The Triton kernel on GPUs: used only where it has agreed with the formula.
 
 The first call per device and dtype runs kernel and formula on small tensors, forward and backward
-(`mpelu.kernels.selfcheck`). If they differ, or the kernel fails, one warning says so and the formula
-serves. MPELU_BACKEND=eager never uses the kernel, MPELU_BACKEND=triton uses it unchecked; together
-with TRITON_INTERPRET=1 it then serves CPU tensors too, in Triton's interpreter, for tests.
+(`mpelu.kernels.selfcheck`). If they differ, or the kernel fails, one warning says so and the
+formula serves. MPELU_BACKEND=eager never uses the kernel, MPELU_BACKEND=triton uses it unchecked;
+together with TRITON_INTERPRET=1 it serves CPU tensors too, in Triton's interpreter, for tests.
 
 Triton is imported with the first call, since it takes longer than mpelu itself.
 """

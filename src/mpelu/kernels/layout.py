@@ -105,4 +105,4 @@ def _columns(group: int) -> int:
 
 def power_of_two(number: int) -> int:
     """The next one that isn't smaller."""
-    return 1 << (number - 1).bit_length()
+    return int(2 ** (number - 1).bit_length())

@@ -97,7 +97,7 @@ def compare(
 
 
 def arguments(case: Case, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Input, gradient, alpha and beta on the CPU: every branch, zeros, a saturated end, the bound."""
+    """Input, gradient, alpha and beta on the CPU: all branches, saturation, the bound."""
     size = torch.Size(case.shape).numel()
     channels = 1 if case.shared else case.shape[case.dim]
     input = (4 * _scattered(size, 0.618) - 1).reshape(case.shape)
@@ -116,7 +116,9 @@ def arguments(case: Case, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, T
 
 def _scattered(count: int, step: float) -> Tensor:
     """Numbers between -1 and 1 that look random."""
-    return torch.arange(count, dtype=torch.float64, device="cpu").mul(step).remainder(1).mul(2).sub(1)
+    return (
+        torch.arange(count, dtype=torch.float64, device="cpu").mul(step).remainder(1).mul(2).sub(1)
+    )
 
 
 def _largest(got: Tensor, expected: Tensor, scale: Tensor) -> float:

@@ -92,7 +92,7 @@ def _constants(plan: Tiling) -> dict[str, float]:
     }
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def forward_kernel(
     source, output, alpha, beta, size, width, group, inner, channels,
     MIN_BETA: tl.constexpr, LOG2_E: tl.constexpr, PLANES: tl.constexpr, WIDE: tl.constexpr,
@@ -109,7 +109,7 @@ def forward_kernel(
     tl.store(output + offsets, f.to(output.dtype.element_ty), mask=mask)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def backward_kernel(
     grad, source, grad_input, alpha, beta, sums_alpha, sums_beta, tiles, splits,
     size, width, group, inner, channels,
@@ -146,7 +146,7 @@ def backward_kernel(
         tl.store(sums_beta + place, tl.sum(sum_beta, 0), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def finish_kernel(
     sums_alpha, sums_beta, grad_alpha, grad_beta, alpha, beta, rows, width, inner, channels,
     MIN_BETA: tl.constexpr, LOG2_E: tl.constexpr, CHANNELS: tl.constexpr, COUNT: tl.constexpr,
@@ -171,11 +171,13 @@ def finish_kernel(
     total = tl.sum(sum_beta, 1) * (a / (_bounded(b, MIN_BETA) * LOG2_E))
     # A beta below the bound may be raised, but not lowered any further.
     total = tl.where((b >= MIN_BETA) | (total < 0), total, 0.0)
-    tl.store(grad_alpha + channel, tl.sum(sum_alpha, 1).to(grad_alpha.dtype.element_ty), mask=exists)
+    tl.store(
+        grad_alpha + channel, tl.sum(sum_alpha, 1).to(grad_alpha.dtype.element_ty), mask=exists
+    )
     tl.store(grad_beta + channel, total.to(grad_beta.dtype.element_ty), mask=exists)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _columns(width, group, WIDE: tl.constexpr, COLUMNS: tl.constexpr):
     """Columns of this program, which of them exist, their group, block in it, and the split."""
     program = tl.program_id(0)
@@ -189,7 +191,7 @@ def _columns(width, group, WIDE: tl.constexpr, COLUMNS: tl.constexpr):
     return which * group + inside, inside < group, which, block, program // blocks // groups
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _tile(tile, columns, inside, size, width, WIDE: tl.constexpr, ROWS: tl.constexpr):
     rows = tile * ROWS + tl.arange(0, ROWS)
     if WIDE:
@@ -198,7 +200,7 @@ def _tile(tile, columns, inside, size, width, WIDE: tl.constexpr, ROWS: tl.const
     return offsets, (offsets < size) & inside[None, :]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _load(parameter, channel, inside, PLANES: tl.constexpr):
     if PLANES:
         value = tl.load(parameter + channel)
@@ -207,17 +209,17 @@ def _load(parameter, channel, inside, PLANES: tl.constexpr):
     return value.to(tl.float32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _spread(value, PLANES: tl.constexpr):
     return value if PLANES else value[None, :]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _bounded(beta, MIN_BETA: tl.constexpr):
     return tl.where(beta < MIN_BETA, MIN_BETA, beta)  # keeps NaN
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _power(y, rate):
     """The exponent min(y, 0) rate = n + r, 2^n, and 2^r - 1 without cancellation.
 
