@@ -24,8 +24,8 @@ def settings(name: str, source: str = "paper") -> dict[str, Setting]:
 
 def test_all_tables_figures_and_claims() -> None:
     expected = [f"table{n}" for n in range(1, 13)] + [f"figure{n}" for n in range(1, 6)]
-    assert studies.names() == [*expected, "convergence", "lsuv"]
-    for name in studies.names():
+    assert studies.names_of_paper() == [*expected, "convergence", "lsuv"]
+    for name in studies.names_of_paper():
         assert studies.find(name).name == name
 
 
@@ -146,7 +146,7 @@ def test_the_values_of_a_preset_give_its_config(name: str) -> None:
 def test_the_docs_name_the_networks_that_no_study_trains() -> None:
     trained = {
         each.config.model
-        for name in studies.names()
+        for name in studies.names_of_paper()
         for each in studies.find(name).settings("paper")
         if each.config is not None
     }

@@ -1,0 +1,24 @@
+"""Study B: activations in a network without normalization or shortcuts, and how fast they learn."""
+
+from __future__ import annotations
+
+from mpelu.lab.studies.evidence.setting import UNNORMALIZED, arms, shrink
+from mpelu.lab.studies.study import Setting, Study
+
+NAMES = ("relu", "prelu", "elu", "silu", "mpelu")
+
+
+def settings(source: str) -> list[Setting]:
+    return arms(UNNORMALIZED, NAMES)
+
+
+STUDY = Study(
+    name="study-no-bn",
+    title="Activations in a network without batch normalization",
+    needs="CIFAR-10",
+    labels=("activation",),
+    settings=settings,
+    shrink=shrink,
+    seeds={"smoke": 1, "small": 10, "full": 10},
+    comparisons=tuple((name, "relu") for name in NAMES if name != "relu"),
+)
