@@ -38,6 +38,7 @@ _PAPER = {
     "lsuv": "paper.lsuv",
 }
 _EVIDENCE = {
+    "study-pilot": "evidence.pilot",
     "study-bn": "evidence.normalized",
     "study-no-bn": "evidence.unnormalized",
     "study-advice": "evidence.advice",
