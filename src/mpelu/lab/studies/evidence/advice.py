@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mpelu.lab.studies.evidence import table
 from mpelu.lab.studies.evidence.setting import ACTIVATIONS, NORMALIZED, shrink
 from mpelu.lab.studies.study import Setting, Study
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 BASE = "mpelu"
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
-    BASE: ("MPELU ResNet (A), α = 1, learning rate × 5, weight decay × 1", {}),
+    BASE: ("MPELU ResNet (A)", {}),
     "lr-1": ("learning rate of α and β × 1", {"activation_lr_mult": 1.0}),
     "no-decay": ("no weight decay of α and β", {"activation_decay_mult": 0.0}),
     "alpha-0.25": ("α starts at 0.25", {"alpha": 0.25}),
@@ -21,7 +22,8 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "design-b": ("MPELU ResNet (B)", {"model": "mpelu-resnet-b-20"}),
     "no-act-after-addition": ("no activation after the addition", {"model": "mpelu-resnet-20"}),
 }
-"""Name, what changes in words, and the change."""
+"""Name, what changes in words, and the change. In (A) alpha and beta start at 1 and have 5 times the
+learning rate and the same weight decay as the weights."""
 
 
 def shared(channels: int) -> MPELU:
@@ -48,4 +50,5 @@ STUDY = Study(
     shrink=shrink,
     seeds={"smoke": 1, "small": 5, "full": 5},
     comparisons=tuple((name, BASE) for name in CHANGES if name != BASE),
+    summarize=table.summarize,
 )

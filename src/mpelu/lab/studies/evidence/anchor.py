@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpelu.lab.studies.evidence import table
 from mpelu.lab.studies.evidence.setting import ANCHOR, arms, shrink
 from mpelu.lab.studies.study import Setting, Study
 
@@ -19,4 +20,5 @@ STUDY = Study(
     shrink=shrink,
     seeds={"smoke": 1, "small": 3, "full": 3},
     comparisons=(("mpelu", "relu"),),
+    summarize=table.summarize,
 )

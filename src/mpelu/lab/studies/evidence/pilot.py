@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mpelu.lab.studies.evidence import table
 from mpelu.lab.studies.evidence.setting import ACTIVATIONS, LABELS, NORMALIZED, UNNORMALIZED, shrink
 from mpelu.lab.studies.study import Setting, Study
 
@@ -36,4 +37,5 @@ STUDY = Study(
     shrink=shrink,
     seeds={"smoke": 1, "small": 1, "full": 1},
     first_seed=100,
+    summarize=table.summarize,
 )

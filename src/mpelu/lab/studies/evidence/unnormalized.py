@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpelu.lab.studies.evidence import table
 from mpelu.lab.studies.evidence.setting import UNNORMALIZED, arms, shrink
 from mpelu.lab.studies.study import Setting, Study
 
@@ -21,4 +22,5 @@ STUDY = Study(
     shrink=shrink,
     seeds={"smoke": 1, "small": 10, "full": 10},
     comparisons=tuple((name, "relu") for name in NAMES if name != "relu"),
+    summarize=table.summarize,
 )
