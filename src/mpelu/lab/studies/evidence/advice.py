@@ -22,7 +22,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "design-b": ("MPELU ResNet (B)", {"model": "mpelu-resnet-b-20"}),
     "no-act-after-addition": ("no activation after the addition", {"model": "mpelu-resnet-20"}),
 }
-"""Name, what changes in words, and the change. In (A) alpha and beta start at 1 and have 5 times the
+"""Name, what changes in words, and the change. In (A) alpha and beta start at 1, with 5 times the
 learning rate and the same weight decay as the weights."""
 
 
