@@ -1,4 +1,4 @@
-"""The pilot: three learning rates for ReLU and MPELU in both settings, on a seed of its own."""
+"""The pilot: four learning rates for ReLU and MPELU in both settings, on a seed of its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mpelu.lab.studies.evidence.setting import ACTIVATIONS, LABELS, NORMALIZED, 
 from mpelu.lab.studies.study import Setting, Study
 
 SETTINGS = {
-    "bn": ("ResNet-20 with batch normalization", NORMALIZED, (0.05, 0.1, 0.2)),
-    "no-bn": ("NIN without batch normalization", UNNORMALIZED, (0.02, 0.05, 0.1)),
+    "bn": ("ResNet-20 with batch normalization", NORMALIZED, (0.05, 0.1, 0.2, 0.4)),
+    "no-bn": ("NIN without batch normalization", UNNORMALIZED, (0.02, 0.05, 0.1, 0.2)),
 }
 
 
