@@ -10,15 +10,12 @@
 #include <numeric>
 #include <vector>
 
+#include "call.h"
 #include "layouts.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 using Kernel = void (*)(const Job&, Index, Index);
-
-enum Type { float32_type, bfloat16_type, float16_type, float64_type };
 
 struct Kernels {
   Kernel planes[4][3];  // [Type][Operation]
@@ -117,10 +114,6 @@ constexpr Index narrowest_block = 1024;
 
 Index divide_up(Index a, Index b) { return (a + b - 1) / b; }
 
-struct Shape {
-  Index outer, channels, inner;
-};
-
 struct Plan {
   bool by_planes;
   Index groups, pieces, partials;
@@ -212,22 +205,6 @@ void fold(double* sums, const Job& job, const Plan& how, const Shape& at) {
   }
 }
 
-enum Status { done = 0, done_keep_input = 1, outside_domain = 2, out_of_memory = 3 };
-
-// What the caller packs into one block of memory: one argument costs less than twenty.
-struct Call {
-  const void* input;  // backward: what was saved
-  void* output;       // backward: the input's gradient
-  const void *alpha, *beta;
-  Shape shape;
-  int64_t type, threads;
-  double min_beta;
-  // backward only
-  const void* grad;
-  void *grad_alpha, *grad_beta;
-  int64_t saved_is_output;
-};
-
 template <class S>
 Status execute(const Call& call, Operation op) {
   const S* alpha = static_cast<const S*>(call.alpha);
@@ -279,7 +256,6 @@ Status execute(const Call& call, Operation op) try {
 
 }  // namespace
 
-// alpha, beta and their gradients: [channels], float64 where the input is, else float32.
 EXPORT int mpelu_forward(const Call* call) { return execute(*call, forward_op); }
 
 EXPORT int mpelu_backward(const Call* call) {
