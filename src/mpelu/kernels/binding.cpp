@@ -121,7 +121,7 @@ bool fill(Call& call, const Tensor* t, int64_t dim) {
 
 // Other Python threads run while a large tensor is worked on.
 Object* answer(const Call& call, int (*run)(const Call*)) {
-  constexpr Index large = 8192;
+  constexpr Index large = 32768;
   const Shape& at = call.shape;
   void* state = at.outer * at.channels * at.inner < large ? nullptr : python.release_lock();
   int status = run(&call);
