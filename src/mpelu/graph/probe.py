@@ -101,9 +101,12 @@ def elementwise_function(
         ):
             warnings.simplefilter("ignore")
             outputs = function(one.clone()), function(torch.where(kept, one, other))
+            fewer = function(one[:5].clone())  # fails if it holds a tensor with a batch
     except Exception:  # whatever a function not made for such a tensor raises
         return None
     if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):
+        return None
+    if not isinstance(fewer, Tensor) or fewer.shape != one[:5].shape:
         return None
     if torch.equal(outputs[0], one):
         return identity
