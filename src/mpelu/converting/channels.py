@@ -1,4 +1,4 @@
-"""Which dimension of a tensor has the channels: the one its layer made, followed to where it goes."""
+"""Which dimension of a tensor has the channels: that which its layer made, wherever it goes."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from mpelu.activations import find_function
+from mpelu.converting.places import take_over
 from mpelu.converting.recognize import module_for
 from mpelu.graph import Inputs, arguments, evaluating, substitute, unchanged
 
@@ -95,9 +96,8 @@ def _traced(owner: nn.Module, fixed: dict[str, Any]) -> fx.GraphModule | None:
     _keep_the_rest(new, owner)
     if not _put_modules(new):
         return None
-    new.graph.lint()
     new.recompile()
-    new.train(mode)
+    take_over(new, owner)
     return new
 
 
@@ -129,10 +129,9 @@ def _with_mode(training: fx.Graph, evaluation: fx.Graph) -> fx.Graph | None:
 
 
 def _keep_the_rest(new: fx.GraphModule, owner: nn.Module) -> None:
-    """Attributes, parameters and modules that forward doesn't reach stay where they were."""
+    """What torch.fx doesn't reach or takes apart stays: modules, buffers, attributes."""
     for name in ("_parameters", "_buffers", "_modules"):
-        for key, value in getattr(owner, name).items():
-            getattr(new, name).setdefault(key, value)
+        getattr(new, name).update(getattr(owner, name))
     new._non_persistent_buffers_set |= owner._non_persistent_buffers_set
     for key, value in vars(owner).items():
         if key not in new.__dict__ and not key.startswith("_"):
