@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from convert_models import Bottleneck, ChannelsLast, Functional, ResNet, Untraceable
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 import mpelu
-from convert_models import Bottleneck, ChannelsLast, Functional, ResNet, Untraceable
 from mpelu import MPELU, models
 from mpelu.converting import Conversion, MPELUByWidth
 

@@ -43,9 +43,9 @@ def rewrite_functions(model: nn.Module, inputs: Inputs, owners: Sequence[nn.Modu
 def _constant_arguments(
     model: nn.Module, inputs: Inputs, owners: Sequence[nn.Module]
 ) -> dict[int, dict[str, Any]]:
-    """Arguments that are no tensors, such as mask=None, by the id of the module.
+    """Arguments that decide what is computed, such as mask=None, by the id of the module.
 
-    torch.fx takes them for constants.
+    What torch.fx traces holds for these values, and says so where another is given.
     """
     found: dict[int, dict[str, Any]] = {}
 
@@ -55,7 +55,7 @@ def _constant_arguments(
         found[id(module)] = {
             name: value
             for name, value in bound.arguments.items()
-            if value is None or isinstance(value, (bool, int, float, str))
+            if value is None or isinstance(value, (bool, str))
         }
 
     handles = [owner.register_forward_pre_hook(look, with_kwargs=True) for owner in owners]
@@ -92,6 +92,12 @@ def _traced(owner: nn.Module, fixed: dict[str, Any]) -> fx.GraphModule | None:
     graph = _with_mode(*graphs)
     if graph is None:
         return None
+    # torch.fx numbers the constant ones, but they may be passed by name.
+    names = inspect.signature(owner.forward).parameters
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    for node, name in zip(inputs, names, strict=False):
+        if node.target.lstrip("*") != name and not node.target.startswith("*"):
+            node.target = name
     new = fx.GraphModule(owner, graph, type(owner).__name__)
     _keep_the_rest(new, owner)
     if not _put_modules(new):
