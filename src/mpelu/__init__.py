@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpelu import activations, functional, init, kernels, models
     from mpelu.activations import register_activation
+    from mpelu.diagnosis import diagnose
     from mpelu.functional import mpelu
     from mpelu.gaussian import moments
     from mpelu.modules import MPELU, LazyMPELU
@@ -15,6 +16,7 @@ __all__ = [
     "MPELU",
     "LazyMPELU",
     "activations",
+    "diagnose",
     "functional",
     "init",
     "kernels",
@@ -30,6 +32,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "LazyMPELU": "mpelu.modules",
     "MPELU": "mpelu.modules",
+    "diagnose": "mpelu.diagnosis",
     "moments": "mpelu.gaussian",
     "mpelu": "mpelu.functional",
     "param_groups": "mpelu.optim",
