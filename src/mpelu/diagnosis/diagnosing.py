@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpelu.diagnosis.findings import Finding, findings_of, number, placed
+from mpelu.converting import convert
+from mpelu.diagnosis.findings import Finding, findings_of, number
 from mpelu.diagnosis.measure import DiagnosedLayer, Loss, Measurement, measure
 from mpelu.diagnosis.parameters import stuck_parameters
 from mpelu.graph import Inputs, unwrap
 from mpelu.init.initialize import initialize_
 from mpelu.init.model import check_inputs, check_model, input_error, reason
+from mpelu.modules import MPELU
 
 METHODS = ("exact", "taylor", "msra", "xavier", "lsuv")
 """Initializations that are tried, the first that helps being named."""
@@ -167,6 +169,10 @@ def diagnose(
         for method in METHODS:
             say(f"trying initialization {method}")
             trials.append(_trial(model, method, example_inputs, targets, loss))
+        swap = _between_layers(model, measured)
+        if swap and any(each.kind in _CURABLE for each in findings):
+            say("trying MPELU in place of the activations")
+            trials.append(_trial(model, "exact", example_inputs, targets, loss, swap))
     if opened:
         findings.append(_opened_remark(opened))
     sentence = _sentence(measured, findings, trials)
@@ -238,20 +244,48 @@ def _opened_remark(opened: list[str]) -> Finding:
     )
 
 
+def _between_layers(model: nn.Module, measured: Measurement) -> dict[str, str]:
+    """Paths and classes of activations between layers that aren't MPELUs, nor gates."""
+    modules = dict(model.named_modules())
+    last = measured.layers[-1].position if measured.layers else 0
+    return {
+        row.name: row.type
+        for row in measured.rows
+        if row.kind == "activation"
+        and row.position < last
+        and row.name in modules
+        and row.name not in measured.gates
+        and not isinstance(modules[row.name], MPELU)
+    }
+
+
 def _trial(
-    model: nn.Module, method: str, inputs: Inputs, targets: Any, loss: Loss | None
+    model: nn.Module,
+    method: str,
+    inputs: Inputs,
+    targets: Any,
+    loss: Loss | None,
+    swap: Mapping[str, str] | None = None,
 ) -> Trial:
+    """What an initialization gives on a copy, in which MPELU may take the place of activations."""
     copied = _copied(model)
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
+    name = method if not swap else f"{method} with MPELU for {' and '.join({*swap.values()})}"
     try:
+        if swap:
+            for path in swap:  # so that convert knows them, whatever they are
+                copied.set_submodule(path, nn.ELU())
+            others = [path for path, _ in copied.named_modules() if path and path not in swap]
+            kept = [path for path in others if not any(each.startswith(f"{path}.") for each in swap)]
+            copied = convert(copied, inputs, skip=kept).model
         report = initialize_(copied, inputs, method=method, generator=generator)
         measured, _ = _measured(copied, inputs, targets, loss)
     except (ValueError, RuntimeError) as error:
-        return Trial(method=method, problem=reason(error))
+        return Trial(method=name, problem=reason(error))
     found = [each for each in findings_of(measured) if each.is_problem]
     predicted = [row.predicted for row in report.rows if row.predicted is not None]
     return Trial(
-        method=method,
+        method=name,
         predicted=predicted[-1] if predicted else None,
         signal=measured.layers[-1].signal if measured.layers else None,
         gradient_ratio=gradient_ratio(measured),
@@ -280,11 +314,12 @@ def _sentence(measured: Measurement, findings: list[Finding], trials: list[Trial
     if cure is None:
         return f"{worst.text}; no initialization of {', '.join(METHODS)} would change that"
     assert cure.signal is not None
-    return (
-        f"{worst.text}; initialize_(model, method='{cure.method}') would "
-        f"{'hold' if worst.kind.startswith('signal') else 'give'} a variance of "
-        f"{number(cure.signal)} at the last layer"
-    )
+    method, _, swap = cure.method.partition(" ")
+    call = f"initialize_(model, example_inputs, method='{method}')"
+    if swap:
+        call = f"no initialization alone would change that; {swap}, {call}"
+    verb = "hold it at" if worst.kind.startswith("signal") else "give the signal a variance of"
+    return f"{worst.text}; {call} would {verb} {number(cure.signal)} in the last layer"
 
 
 def _healthy(measured: Measurement) -> str:
@@ -303,5 +338,3 @@ def _healthy(measured: Measurement) -> str:
         parts.append(f"at most {max(dead):.0%} of an activation's units are dead")
     return "; ".join(parts)
 
-
-__all__ = ["Diagnosis", "Trial", "diagnose", "gradient_ratio", "placed"]
