@@ -276,7 +276,9 @@ def _trial(
             for path in swap:  # so that convert knows them, whatever they are
                 copied.set_submodule(path, nn.ELU())
             others = [path for path, _ in copied.named_modules() if path and path not in swap]
-            kept = [path for path in others if not any(each.startswith(f"{path}.") for each in swap)]
+            kept = [
+                path for path in others if not any(each.startswith(f"{path}.") for each in swap)
+            ]
             copied = convert(copied, inputs, skip=kept).model
         report = initialize_(copied, inputs, method=method, generator=generator)
         measured, _ = _measured(copied, inputs, targets, loss)
@@ -299,8 +301,11 @@ def gradient_ratio(measured: Measurement) -> float | None:
     return sizes[0] / sizes[-1] if len(sizes) > 1 and sizes[-1] > 0 else None
 
 
-_CURABLE = ("non-finite", "signal dies", "signal explodes", "gradient vanishes", "gradient explodes",
-            "dead", "saturated", "linear")  # fmt: skip
+_CURABLE = (
+    "non-finite", "signal dies", "signal explodes", "gradient vanishes", "gradient explodes",
+    "dead", "saturated", "linear",
+)  # fmt: skip
+"""Kinds of problems that other weights may solve."""
 
 
 def _sentence(measured: Measurement, findings: list[Finding], trials: list[Trial]) -> str:
@@ -337,4 +342,3 @@ def _healthy(measured: Measurement) -> str:
     if dead:
         parts.append(f"at most {max(dead):.0%} of an activation's units are dead")
     return "; ".join(parts)
-

@@ -156,8 +156,8 @@ def _lost(measured: Measurement, first: DiagnosedLayer, last: DiagnosedLayer) ->
         text = f"{placed(first)}: its output is the same for every sample"
     elif signal_size(first, measured) == first.share and first.variance > 100 * first.signal:
         text = (
-            f"{placed(first)}: the signal's variance, {number(first.signal)} between samples, falls "
-            f"to {number(first.share)} of the values' mean square here"
+            f"{placed(first)}: the signal's variance, {number(first.signal)} between samples, "
+            f"falls to {number(first.share)} of the values' mean square here"
         )
         text += _then(first, last, f"to {number(last.share)} by the last layer")
     else:
@@ -214,8 +214,7 @@ def _dead(measured: Measurement) -> Iterator[Finding]:
     more = f" (and {others} more like it)" if others else ""
     yield Finding(
         kind="dead" if worst.dead >= MOST_DEAD else "remark",
-        text=f"{placed(first)}: {what} dead: output and gradient are zero for every "
-        f"sample{more}",
+        text=f"{placed(first)}: {what} dead: output and gradient are zero for every sample{more}",
         layer=first.name,
         position=first.position,
     )

@@ -310,9 +310,7 @@ def _through_views(index: int, calls: Sequence[Call]) -> int:
 
 
 def _differentiable(output: Any) -> list[Tensor]:
-    return [
-        each for each in tensors_in(output) if each.is_floating_point() and each.requires_grad
-    ]
+    return [each for each in tensors_in(output) if each.is_floating_point() and each.requires_grad]
 
 
 def _loss(output: Any, outputs: Sequence[Tensor], targets: Any, loss: Loss | None) -> Tensor:

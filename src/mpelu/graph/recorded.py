@@ -194,9 +194,9 @@ class _Recorder(TorchFunctionMode):
                 self._before(call, args, kwargs)
         output = forward()
         if isinstance(output, Tensor):
-            call = Call(name, target, fed_args, fed_kwargs, output.shape)
-            if self._after is not None:
-                with self._unwatched():
+            with self._unwatched():
+                call = Call(name, target, fed_args, fed_kwargs, output.shape)
+                if self._after is not None:
                     output = self._after(call, output, forward)
         elif target is Tensor.__setitem__:  # the tensor assigned to is what comes out
             self.add(Call(name, target, fed_args, fed_kwargs, args[0].shape), args[0])

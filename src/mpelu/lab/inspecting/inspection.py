@@ -86,7 +86,7 @@ def inspect_run(
     run = Path(run)
     config = folder.read_config(run)
     # A run trained on a GPU can be inspected without one.
-    check_trusted(run, config.references, trust, ("model", "activation", "data"))
+    check_trusted(run, config.references, trust, ("model", "activation", "convert", "data"))
     device = "cpu" if config.device == "cpu" else "auto"
     trained = load_network(run, weights, device, trust=trust)
     if data_dir is not None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -190,16 +189,19 @@ def trial_cells(found: Diagnosis) -> list[tuple[str, ...]]:
 
 
 def _result(found: Diagnosis, title: str) -> Result:
-    notes = [found.sentence]
-    notes += [each.text for each in found.findings if each.text not in found.sentence]
+    notes = [each.text for each in found.findings if each.text not in found.sentence]
     for trial in trial_cells(found):
         pairs = zip(TRIAL_HEADER[1:4], trial[1:4], strict=True)
         words = [f"{name} {text}" for name, text in pairs if text]
         notes.append(f"{trial[0]} would give: {', '.join([*words, f'problem {trial[4]}'])}")
-    header = (*HEADER, *UNITS_HEADER[3:])
+    header = ("layer", *HEADER[2:], *UNITS_HEADER[3:])
     shares = {(each[0], each[1]): each[3:] for each in unit_cells(found)}
     rows = [
-        (*cells(row), *(shares.get((str(row.position), row.name)) or ("", "", "")))
+        (
+            " ".join(cells(row)[:2]),
+            *cells(row)[2:],
+            *(shares.get((str(row.position), row.name)) or ("", "", "")),
+        )
         for row in found.rows
     ]
     return Result(
@@ -208,7 +210,8 @@ def _result(found: Diagnosis, title: str) -> Result:
         scale="full",
         data="",
         header=header,
-        rows=tuple(tuple(map(_cell, row)) for row in rows),
+        rows=tuple((Cell(row[0]), *map(_cell, row[1:])) for row in rows),
+        headline=found.sentence,
         notes=tuple(notes),
         plots=_plots(found),
         environment=describe_machine(),
@@ -267,5 +270,3 @@ def parse_shape(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise UserError(f"expected a shape such as 3x224x224, got {text!r}", field="input")
     return tuple(int(part) for part in parts)
-
-
