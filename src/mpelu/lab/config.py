@@ -26,6 +26,7 @@ from mpelu.lab.data.registry import HINT as DATA_HINT
 from mpelu.lab.errors import UserError, choose, listed
 from mpelu.lab.optimizers import OPTIMIZERS
 from mpelu.lab.optimizers import find as find_optimizer
+from mpelu.lab.reading import parse_json
 from mpelu.lab.references import is_reference
 from mpelu.lab.schedules import SCHEDULES
 
@@ -376,7 +377,7 @@ class Config:
             UserError: for anything else, an unknown field or a bad value.
         """
         try:
-            values = json.loads(text)
+            values = parse_json(text)
         except ValueError as error:
             raise UserError(f"expected JSON, got {error}", field="config") from None
         if not isinstance(values, dict):

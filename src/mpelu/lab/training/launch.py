@@ -25,7 +25,7 @@ from mpelu.lab.training.describe import describe_run
 from mpelu.lab.training.display import Display, LogDisplay
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.session import session
-from mpelu.lab.training.trained import check_data
+from mpelu.lab.training.trained import check_data, naming
 from mpelu.lab.training.trainer import Outcome, Trainer
 
 
@@ -114,7 +114,9 @@ def resume(
             if world.is_main:
                 (display or LogDisplay()).note(f"{run} has already ended: {ended.message}")
             return ended
-        return _continue(Trainer(config, run, world, display, mirror, tensorboard), before)
+        with naming(run, changes or ()):
+            trainer = Trainer(config, run, world, display, mirror, tensorboard)
+        return _continue(trainer, before)
 
 
 # In functions of their own, so that the network, wrapped in DistributedDataParallel, is gone before
@@ -146,7 +148,11 @@ def _begin(trainer: Trainer) -> Outcome:
 def _continue(trainer: Trainer, before: Config) -> Outcome:
     run, world = trainer.run, trainer.world
     world.on_main(lambda: check_data(run, trainer.dataset))
-    recorded = folder.read_object(run, folder.ENVIRONMENT)
+    recorded: dict[str, Any] = {}
+    try:
+        recorded = files.read_json(run / folder.ENVIRONMENT)
+    except ValueError as error:
+        trainer.display.warning(f"{run}: {error}")
     now = _environment(trainer)
     _check_code(run, recorded.get("code"), now["code"], trainer.display)
     differences = changed(recorded, now)
@@ -208,7 +214,10 @@ def _record_resume(run: Path, step: int, before: Config, config: Config) -> None
     changes = {name: getattr(config, name) for name in differing(before, config)}
     event = "extended" if _is_longer(before, config) else "resumed"
     folder.add_history(run, event, step=step, changes=changes)
-    if changes:
+    is_older = folder.read_schema(run) < folder.SCHEMA
+    if is_older:
+        folder.upgrade(run)
+    if changes or is_older:
         folder.write_config(run, config)
     if event == "extended":
         folder.remove_weights(run)  # no longer those of the end
