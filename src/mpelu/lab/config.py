@@ -120,6 +120,10 @@ class Config:
         "none", "random crops and flips: none, pad-crop-flip (pads by 4 pixels first) or "
         "crop-flip", _DATA, label="augmentation", choices=AUGMENT,
     )  # fmt: skip
+    max_pixels: int = _field(
+        100_000_000, "largest image that is decoded, in pixels", _DATA, label="pixels per image",
+        least=1, decides=False,
+    )  # fmt: skip
     train_limit: int | None = _field(
         None, "use only the first N training images", _DATA, label="training images", least=1,
         unset="all",
@@ -401,7 +405,7 @@ FIELDS: dict[str, FieldInfo] = {each.name: each.metadata["info"] for each in fie
 TYPES: dict[str, Any] = typing.get_type_hints(Config)
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
 _FIELDS_1 = frozenset(FIELDS) - {
-    "data_dir", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
+    "data_dir", "max_pixels", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
 }  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 

@@ -17,7 +17,7 @@ from mpelu.lab.config import FIELDS, Config, differing
 from mpelu.lab.environment import changed, describe_process
 from mpelu.lab.errors import UserError, flag
 from mpelu.lab.references import check_trusted, describe_source, trusted_names
-from mpelu.lab.run import files, folder
+from mpelu.lab.run import checkpoint, files, folder
 from mpelu.lab.run.lock import lock
 from mpelu.lab.run.tensorboard import check_installed
 from mpelu.lab.schedules import LENGTH_FREE
@@ -109,6 +109,7 @@ def resume(
     if tensorboard:
         check_installed()
     with session(config) as world, _locked(world, run):
+        world.on_main(lambda: _sweep(run))
         ended = world.gather(_outcome(run))[0]
         if ended is not None and (ended.state == "diverged" or not _is_longer(before, config)):
             if world.is_main:
@@ -221,6 +222,13 @@ def _record_resume(run: Path, step: int, before: Config, config: Config) -> None
         folder.write_config(run, config)
     if event == "extended":
         folder.remove_weights(run)  # no longer those of the end
+
+
+def _sweep(run: Path) -> None:
+    """Removes what processes left in the folder when they were killed."""
+    with files.reporting_disk_errors(run):
+        folder.sweep(run)
+        checkpoint.sweep(run)
 
 
 def _outcome(run: Path) -> Outcome | None:

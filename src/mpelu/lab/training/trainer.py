@@ -206,7 +206,6 @@ class Trainer:
         """
         if self.world.is_main:
             folder.make_directories(self.run)
-            folder.sweep(self.run)
         unusable: list[Path] = []
         found: dict[str, Any] = {}
         for path in list(checkpoint.candidates(self.run)):
@@ -224,7 +223,6 @@ class Trainer:
         if self.world.is_main:
             for path in unusable:
                 checkpoint.set_aside(path)
-            checkpoint.sweep(self.run)
             step, is_best = self.state.step, self.state.best_step == self.state.step
             if step and found["format"] != checkpoint.FORMAT:
                 checkpoint.save(self.run, step, checkpoint.migrate(found, before), best=is_best)
