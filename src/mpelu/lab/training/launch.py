@@ -115,7 +115,8 @@ def resume(
             if world.is_main:
                 (display or LogDisplay()).note(f"{run} has already ended: {ended.message}")
             return ended
-        with naming(run, changes or ()):
+        free = {name for name, info in FIELDS.items() if not info.decides}  # can be given
+        with naming(run, {*free, *(changes or ())}):
             trainer = Trainer(config, run, world, display, mirror, tensorboard)
         return _continue(trainer, before)
 

@@ -118,11 +118,11 @@ def check_data(run: Path, dataset: data.Dataset) -> None:
 
 @contextlib.contextmanager
 def naming(run: Path, given: Collection[str] = ()) -> Iterator[None]:
-    """Errors about fields of a run's config name the run, unless the user gave those fields."""
+    """Errors about a run's config name the run, unless they are about a field the user gave."""
     try:
         yield
     except UserError as error:
-        if error.field is None or error.field in given:
+        if error.field in given or str(error).startswith(str(run)):
             raise
         raise UserError(f"{run}: {error}") from error
 
