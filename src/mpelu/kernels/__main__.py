@@ -19,7 +19,7 @@ import torch
 
 import mpelu
 from mpelu.kernels import backend, eager, gpu, measure, registry, selfcheck
-from mpelu.kernels.selfcheck import Case, Agreement
+from mpelu.kernels.selfcheck import Agreement, Case
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
