@@ -168,7 +168,7 @@ def inductor(console: Console) -> dict[str, float]:
     config.force_disable_caches = True
     ir.is_cpu = lambda node: False  # type: ignore[assignment]
     eager._expm1 = torch.expm1  # type: ignore[assignment]  # as on a GPU
-    torch._logging.set_logs(inductor_metrics=True)  # it counts only while it logs
+    torch._logging._internal.set_logs(inductor_metrics=True)  # it counts only while it logs
     alpha = torch.full((CHANNELS,), 0.25, requires_grad=True)
     beta = torch.ones(CHANNELS, requires_grad=True)
     norm = nn.BatchNorm2d(CHANNELS)
