@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
 import mpelu
-from mpelu.kernels import eager, gpu, registry
+from mpelu.kernels import eager, gpu, measure, registry
 from mpelu.kernels.__main__ import main as report
 from mpelu.kernels.layout import TILE, Tiling, tiling
 
@@ -318,6 +318,26 @@ def test_the_report_runs_on_this_machine(capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().out
     assert str(mpelu.kernels.backend()) in shown
     assert torch.cuda.is_available() or "no GPU was found, so the kernel was not run" in shown
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_times_are_measured_on_any_device(dtype: torch.dtype) -> None:
+    shape = measure.Shape((2, 3, 4, 4), channels_last=True)
+    times = measure.milliseconds(shape, torch.device("cpu"), dtype, rounds=1)
+    assert list(times) == ["mpelu", "the formula", "nn.PReLU", "nn.ELU", "nn.ReLU"]
+    assert all(forward > 0 and both > 0 for forward, both in times.values())
+
+
+def test_the_roofline_is_marked_as_a_calculation() -> None:
+    """5 passes of 4 bytes for us and ReLU, 7 for PReLU: forward 2, backward 3 or 5."""
+    script = TESTS.parent / "benchmarks" / "roofline.py"
+    done = subprocess.run(
+        [sys.executable, script, "--dry"], capture_output=True, text=True, check=True
+    ).stdout
+    assert done.count("CALCULATED, not measured") == 2
+    for name, total in (("mpelu, Triton", 20.0), ("nn.ReLU", 20.0), ("nn.PReLU", 28.0)):
+        assert re.search(rf"{name}[^│]*│ +{total} │", done), done
+    assert torch.cuda.is_available() or "nothing was measured" in done
 
 
 # --- What is chosen ------------------------------------------------------------------------------
