@@ -42,8 +42,15 @@ _WRONG_BACKEND = (
 )
 
 # What binding.cpp uses of Python.
-_PYTHON = ("PyCFunction_NewEx", "PyLong_AsLongLong", "PyLong_FromLong", "PyErr_Occurred")
-_PYTHON += ("PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread")
+_PYTHON = (
+    "PyCFunction_NewEx",
+    "PyLong_AsLongLong",
+    "PyLong_FromLong",
+    "PyErr_Occurred",
+    "PyErr_Clear",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+)
 
 library: Any = None
 reason = ""
