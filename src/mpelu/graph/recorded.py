@@ -118,9 +118,16 @@ class _Recorder(TorchFunctionMode):
             return output
         if self._before is not None:
             self._before(call)
-        if self._known is not None and self._places is None and not self._known(call):
+        if self._places is None and not self._is_known(call):
             return self._look_inside(call, tensors_in((args, kwargs)), forward)
         return self._finish(call, forward(), args, forward)
+
+    def _is_known(self, call: Call) -> bool:
+        was_inside, self._inside_leaf = self._inside_leaf, True  # it may try copies of the module
+        try:
+            return self._known is None or self._known(call)
+        finally:
+            self._inside_leaf = was_inside
 
     def _finish(self, call: Call, output: Any, args: tuple[Any, ...], forward: Any) -> Any:
         """Writes a call down, now that its output is there."""
