@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from mpelu.graph import Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.layers import Layer, layer_of
-from mpelu.init.maps import PADDING_NOTE, is_small, pads_small, step_after
-from mpelu.init.operations import Step, added_signals, ends_in_norm, propagate
+from mpelu.init.maps import PADDING_NOTE, is_small, pads_small, step_after, surrounded
+from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
 from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
@@ -137,7 +137,7 @@ class Planner:
         name = None if key is None else key[0]
         is_trained = name is not None and self._weights.is_trained(layer.weight)
         if name is not None and key not in self._of_weight:
-            fan, std = self._std(index, layer, signal, reached)
+            fan, std = self._std(layer, signal, reached)
             plan = Plan(
                 name,
                 layer.weight,
@@ -150,6 +150,7 @@ class Planner:
                 0.0,
                 self._doubts(signal),
                 is_free=self._mode == "balanced"
+                and self._knows_shapes
                 and ends_in_norm(index, self._calls, self._consumers),
                 is_computed=self._weights.is_computed(layer.weight),
             )
@@ -199,7 +200,7 @@ class Planner:
             profile = flat(call.shape)
         else:
             fed = self._profiles[call.fed_by[0]] if call.fed_by else ()
-            profile = resized(fed, call.shape)
+            profile = surrounded(fed, call) if pads_zeros(call) else resized(fed, call.shape)
             if len(call.fed_by) > 1 and added_signals(call):
                 self._share_sum(call)
             elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
@@ -216,25 +217,10 @@ class Planner:
             return flat(shape), 1.0
         return padded(profile, layer.kernel, layer.stride, layer.dilation, layer.padding)
 
-    def _fan(self, index: int, layer: Layer) -> float:
-        """n of the rule. "balanced" leaves fan_in where a norm follows, and in the last layer."""
-        mode = self._mode
-        if mode == "balanced" and (
-            index == self._last or ends_in_norm(index, self._calls, self._consumers)
-        ):
-            mode = "fan_in"
-        if mode == "balanced" and not layer.transposed:
-            # An input feeds fewer outputs where the kernel takes steps.
-            return fan_of(mode, layer.fan_in, layer.fan_out / math.prod(layer.stride))
-        return fan_of(mode, layer.fan_in, layer.fan_out)
-
-    def _std(
-        self, index: int, layer: Layer, signal: Signal, reached: float
-    ) -> tuple[float | None, Value]:
+    def _std(self, layer: Layer, signal: Signal, reached: float) -> tuple[float | None, Value]:
         """n of the rule and the standard deviation, of each group where they differ.
 
         Args:
-            index: of the call.
             layer: whose weight it is for.
             signal: into the layer.
             reached: share of the layer's inputs that are not padding.
@@ -246,7 +232,9 @@ class Planner:
         if self._method == "xavier":
             fan = fan_of("average", layer.fan_in, layer.fan_out)
             return fan, fan**-0.5
-        fan = self._fan(index, layer)
+        # "balanced" scales only weights whose scale doesn't change the signal, afterwards.
+        mode = "fan_in" if self._mode == "balanced" else self._mode
+        fan = fan_of(mode, layer.fan_in, layer.fan_out)
         if self._method == "exact":
             return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5
         return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5

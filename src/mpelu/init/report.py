@@ -22,8 +22,8 @@ class Row:
     layer: str
     """Path of the weight in the model."""
     rule: str
-    """The method and mode, "measured" behind them if the weight was scaled by measurement;
-    "frozen", or "left as it was"."""
+    """The method and mode; behind them "balanced" if the weight was scaled by its gradient, and
+    "measured" if it was scaled by measurement. "frozen", or "left as it was"."""
     feed: str = ""
     """The activation that feeds the layer, several joined by +, or "input"."""
     alpha: float | list[float] | None = None
@@ -90,6 +90,7 @@ def rows_of(
     rule: str,
     measured: Mapping[int, float],
     scaled: Collection[int] = (),
+    balanced: Collection[int] = (),
 ) -> tuple[Row, ...]:
     """A row for each plan, and for each weight of two or more dimensions without one.
 
@@ -101,9 +102,16 @@ def rows_of(
         rule: method and mode.
         measured: variance of the output, by the index of the plan.
         scaled: indices of plans whose weight was scaled by measurement.
+        balanced: indices of plans whose weight was scaled by its gradient.
     """
     rows = [
-        _row(plan, rule, measured.get(index), index in scaled) for index, plan in enumerate(plans)
+        _row(
+            plan,
+            f"{rule}, balanced" if index in balanced else rule,
+            measured.get(index),
+            index in scaled,
+        )
+        for index, plan in enumerate(plans)
     ]
     placed = {plan.name for plan in plans}
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
