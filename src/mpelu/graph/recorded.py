@@ -207,16 +207,19 @@ class _Recorder(TorchFunctionMode):
     def _make_real(self, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
         """On fake tensors: also computes a constant, so that its values count."""
         fakes = [tensor for tensor in tensors_in(output) if isinstance(tensor, FakeTensor)]
-        if not fakes or isinstance(target, nn.Module):
+        if not fakes:
             return
         real_args, real_kwargs = substitute((args, kwargs), FakeTensor, self._real)
         if any(isinstance(tensor, FakeTensor) for tensor in tensors_in((real_args, real_kwargs))):
             return
+        was_inside, self._inside_leaf = self._inside_leaf, True
         try:
             with torch._C.DisableTorchFunction(), _disable_current_modes():
                 reals = tensors_in(target(*real_args, **real_kwargs))
         except Exception:  # whatever a function called out of its context raises
             return
+        finally:
+            self._inside_leaf = was_inside
         for fake, real in zip(fakes, reals, strict=False):
             # The fake one is kept alive, so that no other gets its id.
             self._reals[id(fake)] = fake, real

@@ -207,7 +207,7 @@ def _fill(
     generator: torch.Generator | None,
 ) -> None:
     for plan in plans:
-        if not plan.is_trained:
+        if not plan.is_trained or plan.left:
             continue
         weight = _writable(plan, parameters)
         scale = _computed_scale(plan, weight)

@@ -32,6 +32,10 @@ LARGEST = 10.0
 """Variance above which first-order rules give way to the exact one, with inputs or shapes."""
 
 TANGENT_NOTE = "its tangents at zero vanish; its exact second moment was used"
+STATE_NOTE = (
+    "its parametrization sets its scale, from values that it keeps for this weight; left as it was"
+)
+HOOK_NOTE = "fed by {name}, whose weight a hook computes"
 FEW_NOTE = "measured on very few values per channel"
 CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
 
@@ -61,6 +65,8 @@ class Plan:
     """Whether the weight is computed from the parameter."""
     is_fixed: bool = False
     """Whether the weight is standardized, so that the scale of the parameter has no effect."""
+    left: str = ""
+    """Why the parameter is left as it was."""
 
 
 class Planner:
@@ -179,6 +185,8 @@ class Planner:
             doubts=signal.doubts,
             growth=signal.growth,
         )
+        if name is None and isinstance(call.target, nn.Module) and list(call.target.parameters()):
+            after = doubted(after, HOOK_NOTE.format(name=call.name))
         if index in self._plans:
             self._plans[index][0].predicted = after.overall_variance
         return after, profile
@@ -194,6 +202,8 @@ class Planner:
                 plan.doubts = (*plan.doubts, CAPPED_NOTE)
         if plan.is_computed:
             plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
+            if plan.is_fixed and self._weights.has_state(plan.name):
+                plan.left = STATE_NOTE
 
     def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
         if call.target is None:

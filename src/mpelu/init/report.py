@@ -132,6 +132,8 @@ def rows_of(
 def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
     alone = plan.sources[0].activation if len(plan.sources) == 1 else None
     trained_rule = f"{rule}, measured" if is_scaled else rule
+    if plan.left:
+        trained_rule = "left as it was"
     return Row(
         layer=plan.name,
         rule=trained_rule if plan.is_trained else "frozen",
@@ -140,7 +142,7 @@ def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
         beta=None if alone is None else _numbers(alone.beta),
         fan=plan.fan if plan.is_trained else None,
         std=deviation(plan.weight)
-        if is_scaled or not plan.is_trained
+        if is_scaled or plan.left or not plan.is_trained
         else average(plan.std**2) ** 0.5,
         predicted=plan.predicted,
         measured=measured,
@@ -154,6 +156,8 @@ _LASTING = (UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE)
 
 def _note(plan: Plan, measured: float | None) -> str:
     """Doubts about a prediction count only as long as nothing was measured."""
+    if plan.left:
+        return plan.left
     if measured is None:
         return "; ".join(plan.doubts)
     predicted = plan.predicted or 0.0
