@@ -25,7 +25,7 @@ class Dispatched(TorchDispatchMode):
     """
 
     def __init__(self, operation: Operation, known: Callable[[Call], bool] | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._operation, self._known = operation, known
         self._open: list[OpOverload] = []
 

@@ -50,7 +50,7 @@ class Weights:
             return False
         parameter = self._model.get_parameter(self._derived[id(tensor)][1])
         # Views made below autograd have no base, but share the memory.
-        return place(tensor)[0] != place(parameter)[0]
+        return bool(place(tensor)[0] != place(parameter)[0])
 
     def is_trained(self, tensor: Tensor) -> bool:
         """Whether the parameter that a tensor is, or comes from, is trained."""

@@ -53,7 +53,7 @@ def pads_small(call: Call, step: float) -> bool:
     amounts: Any = call.target.padding
     size = max(1, round(SIZE / step))
     axes = zip(amounts[::2], amounts[1::2], strict=True)
-    return math.prod(size / (size + sum(pair)) for pair in axes) < LEAST_SHARE
+    return bool(math.prod(size / (size + sum(pair)) for pair in axes) < LEAST_SHARE)
 
 
 def surrounded(profile: Profile, call: Call) -> Profile:
@@ -81,4 +81,4 @@ def step_after(call: Call, layer: Layer | None, step: float) -> float:
     else:
         return step
     taken = taken[0] if isinstance(taken, (tuple, list)) else taken
-    return step * taken if isinstance(taken, int) else step
+    return float(step * taken) if isinstance(taken, int) else step

@@ -111,7 +111,7 @@ def pad_amounts(call: Call) -> Any:
 def pads_zeros(call: Call) -> bool:
     """Whether the call puts zeros around its input."""
     if isinstance(call.target, padding._ConstantPadNd):
-        return not call.target.value  # type: ignore[attr-defined]
+        return not call.target.value
     if isinstance(call.target, nn.Module) or call.name not in ("pad", "constant_pad_nd"):
         return False
     if call.name == "constant_pad_nd":
