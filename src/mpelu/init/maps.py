@@ -71,7 +71,7 @@ def step_after(call: Call, layer: Layer | None, step: float) -> float:
     """How many pixels of the input lie between neighbours of the call's output, by axis."""
     if layer is not None:
         strides: Sequence[int] = layer.stride or (1,)
-        ratio = math.prod(strides) ** (1 / len(strides))
+        ratio: float = math.prod(strides) ** (1 / len(strides))
         return step / ratio if layer.transposed else step * ratio
     target: Any = call.target
     if isinstance(target, (nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)):
