@@ -44,6 +44,7 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/network.py --compiled --threads 2
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/roofline.py --inductor
 	$(BIN)/python benchmarks/initialization.py
 	$(BIN)/python benchmarks/initialization_speed.py
 	$(BIN)/python benchmarks/loader.py

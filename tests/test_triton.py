@@ -29,9 +29,10 @@ needs_triton = pytest.mark.skipif(
     find_spec("triton") is None, reason="the package triton is not installed"
 )
 
-# Left out: a million elements, which take the interpreter minutes, and what is about compilers.
-SUITE = "triton and not million and not gradients_in_saturation"
-SUITE += " and not gradcheck and not opcheck and not aot and not one_negative_alpha"
+# Left out: a million elements, which take the interpreter minutes; and what keeps the output.
+SUITE = "triton and not million and not gradients_in_saturation and not wide_rows"
+SUITE += " and not in_half_precision"
+SUITE += " and not one_negative_alpha and not changes_in_place"
 # numpy warns where a GPU just gives inf or NaN
 QUIET = ("overflow", "invalid value", "divide by")
 
@@ -41,7 +42,7 @@ QUIET = ("overflow", "invalid value", "divide by")
     ("files", "selection", "at_least"),
     [
         (("interpreted_triton.py",), "", 70),
-        (("test_functional.py", "test_semantics.py"), SUITE, 100),
+        (("test_functional.py", "test_semantics.py", "test_transforms.py"), SUITE, 76),
     ],
     ids=["kernels", "operator"],
 )

@@ -19,7 +19,7 @@ import torch
 
 import mpelu
 from mpelu.kernels import backend, eager, gpu, measure, registry, selfcheck
-from mpelu.kernels.selfcheck import Case, Comparison
+from mpelu.kernels.selfcheck import Agreement, Case
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -80,7 +80,7 @@ def _check(device: torch.device, dtype: torch.dtype, cases: tuple[Case, ...]) ->
     kernel = registry.KERNELS.get(device.type, {}).get(dtype)
     if kernel is None or found.name == "eager":
         kernel = _Formula
-    worst: dict[str, Comparison] = {}
+    worst: dict[str, Agreement] = {}
     try:
         for case in cases:
             for result in selfcheck.compare(kernel, device, dtype, case):

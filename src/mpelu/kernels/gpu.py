@@ -139,8 +139,12 @@ def _plain(parameter: Tensor) -> Tensor:
 
 
 def _is_wrapped(*tensors: Tensor) -> bool:
-    """Whether a tensor has no memory of its own, but belongs to a transform."""
-    return any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
+    """Whether a tensor has no memory of its own: in a transform, or with is_grads_batched."""
+    functorch = torch._C._functorch
+    return any(
+        functorch.is_functorch_wrapped_tensor(t) or functorch.is_legacy_batchedtensor(t)
+        for t in tensors
+    )
 
 
 load()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 TILE = 1024
 """Elements; 8 for each of the 128 threads of a program."""
-_WIDTHS = tuple(2**n for n in range(6, 11))  # powers of two, as Triton's blocks have to be
+_WIDTHS = tuple(1 << n for n in range(6, 11))  # powers of two, as Triton's blocks have to be
 _NARROW = _WIDTHS[0]
 _ROW = 512  # short rows are joined up to this length, to fill tiles
 
@@ -105,4 +105,4 @@ def _columns(group: int) -> int:
 
 def power_of_two(number: int) -> int:
     """The next one that isn't smaller."""
-    return int(2 ** (number - 1).bit_length())
+    return 1 << (number - 1).bit_length()

@@ -62,8 +62,8 @@ def route(input: Tensor, alpha: object, beta: object) -> Route:
     - "operator": torch.compile for the CPU where there is a kernel, which the compiled code calls.
       It takes half the time of what Inductor makes of an accurate formula.
     - "formula": plain torch operations that every transform and compiler sees through. Inductor
-      fuses them on a GPU with what comes before and after, which saves more memory traffic than
-      the kernel does (benchmarks/roofline.py).
+      fuses them on a GPU with what comes before and after: free in inference, and about the
+      kernel's memory traffic in training (benchmarks/roofline.py --inductor).
     """
     if torch.compiler.is_compiling():
         if (

@@ -44,8 +44,8 @@ FULL = (
 )
 
 
-class Comparison(NamedTuple):
-    """The largest difference of one result, and what is allowed."""
+class Agreement(NamedTuple):
+    """How far one result is from float64 at most, and how far it may be."""
 
     case: str
     result: str
@@ -66,7 +66,7 @@ class Comparison(NamedTuple):
 
 def compare(
     kernel: Kernel, device: torch.device, dtype: torch.dtype, case: Case
-) -> Iterator[Comparison]:
+) -> Iterator[Agreement]:
     """Output and gradients of a kernel beside those of the formula in float64, on the CPU."""
     input, grad, alpha, beta = arguments(case, dtype)
     with torch.no_grad():
@@ -84,16 +84,16 @@ def compare(
         exact_gradients = eager.backward(wide[1], wide[0], wide[2], wide[3], case.dim, False)
     eps = torch.finfo(dtype).eps
     scale = exact.abs().clamp(min=torch.finfo(dtype).tiny) * eps
-    yield Comparison(case.name, "the output", _largest(output, exact, scale), "eps", 4)
+    yield Agreement(case.name, "the output", _largest(output, exact, scale), "eps", 4)
     # |grad alpha beta| is what the gradient is computed from; it may cancel to less
     slopes = (wide[2].abs() * wide[3].abs()).max().clamp(min=1.0) * wide[1].abs().max() * eps
     error = _largest(gradients[0], exact_gradients[0], slopes)
-    yield Comparison(case.name, "the gradient of the input", error, "eps", 4)
+    yield Agreement(case.name, "the gradient of the input", error, "eps", 4)
     for index, name in ((1, "alpha"), (2, "beta")):
         got, expected = gradients[index], exact_gradients[index]
         error = _largest(got, expected, expected.abs().max())
         allowed = 1e-5 + torch.finfo(case.parameters).eps
-        yield Comparison(case.name, f"the gradient of {name}", error, "of the largest", allowed)
+        yield Agreement(case.name, f"the gradient of {name}", error, "of the largest", allowed)
 
 
 def arguments(case: Case, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

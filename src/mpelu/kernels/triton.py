@@ -167,8 +167,9 @@ def finish_kernel(
         sum_beta += tl.load(sums_beta + place, mask=mask, other=0.0)
     a = tl.load(alpha + channel, mask=exists, other=1.0).to(tl.float32)
     b = tl.load(beta + channel, mask=exists, other=1.0).to(tl.float32)
-    # y was summed as y beta log2(e)
-    total = tl.sum(sum_beta, 1) * (a / (_bounded(b, MIN_BETA) * LOG2_E))
+    # y was summed as y beta log2(e). An infinite alpha without a negative input gets 0, not NaN.
+    total = tl.sum(sum_beta, 1)
+    total = tl.where(total == 0, 0.0, total * (a / (_bounded(b, MIN_BETA) * LOG2_E)))
     # A beta below the bound may be raised, but not lowered any further.
     total = tl.where((b >= MIN_BETA) | (total < 0), total, 0.0)
     tl.store(
