@@ -234,7 +234,8 @@ def run_child(name: str, stages: list[str], seconds: float, backend: str) -> dic
     for line in said.splitlines():
         if line.startswith("#result "):
             found.update(json.loads(line.removeprefix("#result ")))
-    return found
+    late = {"late": f"no result within {seconds:g} s"}
+    return {stage: found.get(stage, late) for stage in stages}
 
 
 def main() -> None:
@@ -282,7 +283,7 @@ def line_of(name: str, found: dict[str, Any]) -> str:
 
 def row_of(name: str, found: dict[str, Any]) -> list[str]:
     first = found.get("converted", {})
-    if "error" in first or not first:
+    if "swapped" not in first:
         return [name, first.get("error", "no time")[:60], *[""] * 6]
     left = f", {len(first['left'])} left" if first["left"] else ""
     widths = f", {first['by_width']} by width" if first["by_width"] else ""
@@ -300,7 +301,7 @@ def row_of(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def _cell(found: dict[str, Any] | None, show: Callable[[dict[str, Any]], str]) -> str:
-    if not found:
+    if not found or "late" in found:
         return "no time"
     return "error" if "error" in found else show(found)
 
