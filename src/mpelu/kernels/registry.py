@@ -87,8 +87,4 @@ def is_differentiated_by_transform() -> bool:
 
 def is_exporting() -> bool:
     """Inside torch.export, torch.onnx.export or torch.jit.trace: graphs for other programs."""
-    return _is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-
-
-# torch 2.5 and older don't tell; programs they export contain the operator.
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]

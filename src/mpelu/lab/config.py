@@ -364,6 +364,20 @@ class Config:
             )
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def non_defaults(self) -> dict[str, Any]:
+        """The fields that are set to other values than the defaults.
+
+        Example:
+            >>> Config(model="nin", lr=0.2).non_defaults()
+            {'model': 'nin', 'lr': 0.2}
+        """
+        default = type(self)()
+        return {
+            name: value
+            for name in FIELDS
+            if (value := getattr(self, name)) not in (None, getattr(default, name))
+        }
+
     def to_json(self) -> str:
         """All fields as a JSON object."""
         return json.dumps(asdict(self), indent=1) + "\n"

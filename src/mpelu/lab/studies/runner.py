@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
+from mpelu.lab.run.lock import lock
 from mpelu.lab.studies import executors, results, summary
 from mpelu.lab.studies.gather import RUNS, FoundRun, Gathered, examine, gather
 from mpelu.lab.studies.job import Job, JobOutcome, is_full
@@ -44,8 +45,8 @@ def run(
         What happened, as it happens.
 
     Raises:
-        UserError: for missing data, before anything is written; for a full disk; and at the end,
-            for studies without a run that ended.
+        UserError: for missing data, before anything is written; if another process runs the study
+            in this folder; for a full disk; and at the end, for studies without a run that ended.
     """
     if execution.executor == "ray":
         executors.load_ray()
@@ -54,7 +55,10 @@ def run(
     empty = []
     for study in studies:
         try:
-            yield from _run(study, options, execution)
+            folder = execution.out / study.folder(options)
+            folder.mkdir(parents=True, exist_ok=True)  # fails here rather than in every run
+            with lock(folder):
+                yield from _run(study, options, execution, folder)
         except OSError as error:
             if is_full(error):
                 raise _no_space(execution.out, str(error)) from error
@@ -86,8 +90,9 @@ def _check_data(study: Study, options: Options, progress: bool) -> None:
         data.load(few, torch.device("cpu"), download=True, progress=shown)
 
 
-def _run(study: Study, options: Options, execution: Execution) -> Iterator[StudyEvent]:
-    folder = execution.out / study.folder(options)
+def _run(
+    study: Study, options: Options, execution: Execution, folder: Path
+) -> Iterator[StudyEvent]:
     named = {each.name: each for each in study.runs(options)}
     found = {name: examine(each, folder / RUNS / name) for name, each in named.items()}
     for name, each in found.items():
@@ -100,7 +105,7 @@ def _run(study: Study, options: Options, execution: Execution) -> Iterator[Study
         before = f", {ended} finished before" if ended else ""
         yield StudyEvent(text=f"{study.name}, {options.scale}: {plural(len(jobs), 'run')}{before}")
     if jobs:
-        (folder / RUNS).mkdir(parents=True, exist_ok=True)  # fails here rather than in every run
+        (folder / RUNS).mkdir(exist_ok=True)
         yield from _execute(study, options, execution, jobs)
     # Each folder is read once: those of finished runs above, the others now.
     found |= {job.name: examine(named[job.name], folder / RUNS / job.name) for job in jobs}
