@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mpelu
-from mpelu.kernels import native, registry
+from mpelu.kernels import gpu, native, registry
 
 # A shell starts background jobs deaf to Ctrl-C, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,25 +49,29 @@ def needs_native() -> None:
         pytest.skip(f"no native kernel: {native.reason}")
 
 
+# tests/test_triton.py starts pytest once more, with Triton's interpreter for tensors on the CPU.
+INTERPRETED = registry.KERNELS.get("cpu", {}).get(torch.float32) is gpu
 _compiled = torch.compile(mpelu.mpelu, fullgraph=True, dynamic=False)
 
 
-@pytest.fixture(params=["native", "eager", "compiled native", "compiled formula"])
+@pytest.fixture(
+    params=["triton"] if INTERPRETED else ["native", "eager", "compiled native", "compiled formula"]
+)
 def run(request: pytest.FixtureRequest) -> Run:
     """mpelu(input, alpha, beta) on one of its ways."""
     if "native" in request.param:
         needs_native()
-    else:
+    elif request.param != "triton":
         request.getfixturevalue("eager_only")
     return _compiled if "compiled" in request.param else mpelu.mpelu
 
 
-@pytest.fixture(params=["native", "eager"])
+@pytest.fixture(params=["triton"] if INTERPRETED else ["native", "eager"])
 def backend(request: pytest.FixtureRequest) -> str:
     """Either implementation of the registered operator, for tests that are not about values."""
     if request.param == "native":
         needs_native()
-    else:
+    elif request.param == "eager":
         request.getfixturevalue("eager_only")
     name: str = request.param
     return name

@@ -61,7 +61,7 @@ def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) 
     functions: dict[str, FunctionCall] = {}
     lowest: dict[int, float] = {}
 
-    def before(call: Call) -> None:
+    def before(call: Call, *_: object) -> None:
         found = None if isinstance(call.target, nn.Module) else find_function(call.target)
         if found is not None:
             _note(functions, found, call, paths)

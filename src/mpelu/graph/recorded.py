@@ -34,7 +34,8 @@ from mpelu.graph.probe import is_elementwise_call, is_leaf
 from mpelu.graph.state import unchanged
 from mpelu.graph.weights import Weights, place
 
-Before = Callable[[Call], None]
+Before = Callable[[Call, tuple[Any, ...], dict[str, Any]], None]
+"""Takes a call and the arguments it is about to get."""
 After = Callable[[Call, Tensor, Callable[[], Tensor]], Tensor]
 """Takes a call, its output and a way to run it again; returns the output to go on with."""
 
@@ -117,7 +118,8 @@ class _Recorder(TorchFunctionMode):
                 self._make_real(target, args, kwargs, output)
             return output
         if self._before is not None:
-            self._before(call)
+            with self._unwatched():
+                self._before(call, args, kwargs)
         if self._known is not None and self._places is None and not self._known(call):
             return self._look_inside(call, tensors_in((args, kwargs)), forward)
         return self._finish(call, forward(), args, forward)
@@ -126,9 +128,10 @@ class _Recorder(TorchFunctionMode):
         """Writes a call down, now that its output is there."""
         name, target, fed_args, fed_kwargs = call.name, call.target, call.args, call.kwargs
         if isinstance(output, Tensor):
-            if self._after is not None:
-                output = self._after(call, output, forward)
-            call = Call(name, target, fed_args, fed_kwargs, output.shape)
+            with self._unwatched():
+                call = Call(name, target, fed_args, fed_kwargs, output.shape)
+                if self._after is not None:
+                    output = self._after(call, output, forward)
         elif target is Tensor.__setitem__:  # the tensor assigned to is what comes out
             self.add(Call(name, target, fed_args, fed_kwargs, args[0].shape), args[0])
             return output
@@ -219,6 +222,16 @@ class _Recorder(TorchFunctionMode):
         found = self._reals.get(id(tensor))
         return tensor if found is None else found[1]
 
+    @contextlib.contextmanager
+    def _unwatched(self) -> Iterator[None]:
+        """Writes down nothing."""
+        before = self._inside_leaf
+        self._inside_leaf = True
+        try:
+            yield
+        finally:
+            self._inside_leaf = before
+
     def run_leaf(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any, forward: Any
     ) -> Any:
@@ -226,11 +239,8 @@ class _Recorder(TorchFunctionMode):
             return forward(*args, **kwargs)
 
         def inside() -> Any:
-            self._inside_leaf = True
-            try:
+            with self._unwatched():
                 return forward(*args, **kwargs)
-            finally:
-                self._inside_leaf = False
 
         for parameter_name, _ in module.named_parameters(recurse=False):
             self.weights.used[f"{name}.{parameter_name}"] = type(module).__name__
@@ -255,6 +265,7 @@ def record(
     weights: Weights | None = None,
     fake: FakeTensorMode | None = None,
     known: Known | None = None,
+    finish: Callable[[Any], None] | None = None,
 ) -> tuple[list[Call], Weights]:
     """The calls of the model on the inputs, from a forward pass that leaves no trace.
 
@@ -268,6 +279,7 @@ def record(
         fake: to compute shapes alone.
         known: whether a call is understood; in place of one that isn't, the operations that the
             dispatcher sees inside of it are written down. By default all are.
+        finish: called with the model's output, whose graph is then recorded for autograd.
     """
     # Copies, because a model whose first layer works in place would overwrite the inputs.
     copy = torch.clone if fake is None else fake.from_tensor
@@ -277,14 +289,15 @@ def record(
     with (
         unchanged(list(model.modules()), written=written),
         evaluating(model.modules()),
-        torch.no_grad(),
+        torch.set_grad_enabled(finish is not None),
         _eagerly(model),
-        _watched(model, recorder),
     ):
         recorder.add_constants(model.buffers())
         recorder.add_input((args, kwargs))
-        with recorder, fake or contextlib.nullcontext():
-            model(*args, **kwargs)
+        with _watched(model, recorder), recorder, fake or contextlib.nullcontext():
+            output = model(*args, **kwargs)
+        if finish is not None:
+            finish(output)
     return recorder.calls, weights
 
 

@@ -2,7 +2,7 @@
 
 `forward` and `backward` answer None where the kernel doesn't apply; the caller then takes plain
 torch operations. The environment variable MPELU_BACKEND (`eager`, or an instruction set: `avx512`,
-`avx2`, `portable`) overrides the choice made when the package is imported.
+`avx2`, `portable`) overrides the choice made when the package is imported; `triton` leaves it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, empty_like, get_num_threads
 from torch.nn import Parameter
 
 from mpelu.kernels import eager, registry
+from mpelu.kernels.layout import as_dense
 
 # (number in native.cpp, dtype of the parameters)
 _TYPES = {
@@ -36,7 +37,8 @@ _pack_backward = struct.Struct("9qd4q").pack
 
 _INSTRUCTIONS = ("avx512", "avx2", "portable")
 _WRONG_BACKEND = (
-    "MPELU_BACKEND: expected eager, avx512, avx2 or portable, and one this CPU has; got {!r}"
+    "MPELU_BACKEND: expected eager, avx512, avx2 or portable, and one this CPU has, or triton; "
+    "got {!r}"
 )
 
 # What binding.cpp uses of Python.
@@ -56,7 +58,7 @@ def load() -> None:
     global library, reason, _forward, _backward
     wanted = os.environ.get("MPELU_BACKEND", "")
     library = _forward = _backward = None
-    if wanted not in ("", "eager", *_INSTRUCTIONS):
+    if wanted not in ("", "eager", "triton", *_INSTRUCTIONS):
         raise ValueError(_WRONG_BACKEND.format(wanted))
     if wanted == "eager":
         reason = "MPELU_BACKEND=eager asks for plain torch operations"
@@ -77,7 +79,7 @@ def load() -> None:
         )
         return
     library.mpelu_instructions.restype = ctypes.c_char_p
-    if wanted and not library.mpelu_select(wanted.encode()):
+    if wanted in _INSTRUCTIONS and not library.mpelu_select(wanted.encode()):
         raise ValueError(_WRONG_BACKEND.format(wanted))
     reason = "compiled when mpelu was installed, instruction set chosen at run time"
     _forward, _backward = _functions(path)
@@ -132,7 +134,7 @@ def _forward_prepared(
     source = input
     if not (_are_plain(input, alpha, beta, dim, wide) and input.is_contiguous()):
         eager.check(input, alpha, beta, dim)
-        source, alpha, beta = _dense(input), _plain(alpha, wide), _plain(beta, wide)
+        source, alpha, beta = as_dense(input), _plain(alpha, wide), _plain(beta, wide)
     size, channels = source.numel(), alpha.numel()
     if not size:
         return None
@@ -201,7 +203,7 @@ def _backward_prepared(
         and not grad.is_neg()
     ):
         eager.check(saved, alpha, beta, dim)
-        source, first, second = _dense(saved), _plain(alpha, wide), _plain(beta, wide)
+        source, first, second = as_dense(saved), _plain(alpha, wide), _plain(beta, wide)
         if grad.dtype is not saved.dtype or grad.is_neg() or grad.stride() != source.stride():
             grad = empty_like(source).copy_(grad)
     size, channels = source.numel(), first.numel()
@@ -274,13 +276,6 @@ def _is_negated(tensor: Tensor, alpha: Tensor, beta: Tensor) -> bool:
 
 def _plain(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     return parameter.detach().to(dtype).resolve_neg().contiguous()
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """The tensor itself if it fills its memory without gaps, in any order; else a dense copy."""
-    if torch.ops.aten.is_non_overlapping_and_dense.default(tensor) and not tensor.is_neg():
-        return tensor
-    return empty_like(tensor).copy_(tensor)
 
 
 def _raise_if_out_of_memory(status: int) -> None:

@@ -143,6 +143,10 @@ class Config:
         None, f"activation: {listed(TABLE)}", _COMMON,
         unset="the one the paper uses for the network", costs=True, extensible=True,
     )  # fmt: skip
+    convert: str | None = _field(
+        None, "activation to put in place of those that the network has, as mpelu.convert does",
+        _NETWORK, label="activation in place of the network's own", costs=True, extensible=True,
+    )  # fmt: skip
     alpha: float | None = _field(
         None, "initial alpha of the activation", _NETWORK, unset="depends on the network"
     )
@@ -414,7 +418,7 @@ FIELDS: dict[str, FieldInfo] = {each.name: each.metadata["info"] for each in fie
 TYPES: dict[str, Any] = typing.get_type_hints(Config)
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
 _FIELDS_1 = frozenset(FIELDS) - {
-    "data_dir", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
+    "data_dir", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema", "convert",
 }  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ __all__ = [
     "TEMPORARY",
     "disk_error",
     "link",
+    "plain",
     "read_json",
     "remove_temporary",
     "reporting_disk_errors",
@@ -44,6 +46,17 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.name} can't be read: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path.name}: expected an object, got {type(value).__name__}")
+    return value
+
+
+def plain(value: Any) -> Any:
+    """Lists in place of tuples, and None in place of numbers that JSON doesn't have."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 
