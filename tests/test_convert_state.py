@@ -98,8 +98,9 @@ def test_tokens_without_inputs_need_a_dimension() -> None:
         model(torch.randn(2, 7, 6))
     mpelu.convert(model := Untraceable(), dim=-1)
     model(torch.randn(2, 7, 6))
-    assert type(model.act) is MPELU
-    assert (model.act.num_parameters, model.act.dim) == (24, -1)
+    act: Any = model.act
+    assert type(act) is MPELU
+    assert (act.num_parameters, act.dim) == (24, -1)
 
 
 def test_an_ambiguous_shape_is_refused_rather_than_guessed() -> None:

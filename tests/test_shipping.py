@@ -32,9 +32,7 @@ def test_snippets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scripts() -> dict[str, str]:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    return {
-        block.split()[1]: block for block in blocks if re.match(r"# \w+\.py\n", block)
-    }
+    return {block.split()[1]: block for block in blocks if re.match(r"# \w+\.py\n", block)}
 
 
 def alphas(name: str, folder: Path) -> list[float]:
