@@ -129,7 +129,9 @@ def test_healthy_networks_are_called_so() -> None:
     found = mpelu.diagnose(resnet, random_samples((3, 16, 16), 16), torch.arange(16) % 10)
     assert found.is_healthy
     assert found.findings == ()
-    assert re.match(r"healthy: the signal's variance is between \S+ and \S+ over 20", found.sentence)
+    assert re.match(
+        r"healthy: the signal's variance is between \S+ and \S+ over 20", found.sentence
+    )
     assert mpelu.diagnose(PreNorm(), torch.randint(0, 100, (16, 12))).is_healthy
     assert mpelu.diagnose(plain(nn.ELU, 30, method="exact"), batch()).is_healthy
     # Small weights do no harm where a norm follows.
