@@ -89,7 +89,10 @@ REFERENCES: dict[str, tuple[Function, Function]] = {
 
 
 def expectation(
-    function: Function, mean: float, variance: float, kinks: Sequence[float] = (-3.0, 0.0, 1.0, 3.0, 6.0)
+    function: Function,
+    mean: float,
+    variance: float,
+    kinks: Sequence[float] = (-3.0, 0.0, 1.0, 3.0, 6.0),
 ) -> float:
     """E[function(y)] under N(mean, variance), by scipy."""
     sigma = math.sqrt(variance)

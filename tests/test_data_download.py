@@ -91,7 +91,9 @@ def fetch(
     server: Server, folder: Path, md5: str = MD5, progress: download.DownloadProgress | None = None
 ) -> Path:
     path = folder / "new" / "file.bin"
-    download.fetch(f"{server.address}/file.bin", path, md5=md5, progress=progress)
+    download.fetch(
+        f"{server.address}/file.bin", path, md5=md5, size=len(CONTENT), progress=progress
+    )
     return path
 
 
@@ -176,7 +178,7 @@ def test_wrong_checksum(server: Server, tmp_path: Path) -> None:
 def test_not_found(server: Server, tmp_path: Path) -> None:
     url = server.address.replace("/files", "/elsewhere") + "/file.bin"
     with pytest.raises(UserError, match=r"can't be downloaded \(HTTP 404 Not Found\)"):
-        download.fetch(url, tmp_path / "file.bin", md5=MD5)
+        download.fetch(url, tmp_path / "file.bin", md5=MD5, size=len(CONTENT))
     assert len(server.ranges) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -186,13 +188,13 @@ def test_no_server(server: Server, tmp_path: Path) -> None:
     server.shutdown()
     server.server_close()
     with pytest.raises(UserError, match="no connection"):
-        download.fetch(url, tmp_path / "file.bin", md5=MD5)
+        download.fetch(url, tmp_path / "file.bin", md5=MD5, size=len(CONTENT))
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/file", "host/file"])
 def test_other_addresses(tmp_path: Path, url: str) -> None:
     with pytest.raises(UserError, match="mirror: expected an http:// or https:// URL, got"):
-        download.fetch(url, tmp_path / "new" / "file", md5=MD5)
+        download.fetch(url, tmp_path / "new" / "file", md5=MD5, size=len(CONTENT))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -300,14 +302,19 @@ def test_a_failed_download_leaves_no_folder(server: Server, tmp_path: Path) -> N
     (tmp_path / "there").mkdir()
     for place in ("new/folder", "there/new", "there"):
         with pytest.raises(UserError, match="404"):
-            download.fetch(server.address.removesuffix("files"), tmp_path / place / "a", md5=MD5)
+            download.fetch(
+                server.address.removesuffix("files"),
+                tmp_path / place / "a",
+                md5=MD5,
+                size=len(CONTENT),
+            )
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
 
 
 def test_a_download_that_was_cut_off_keeps_its_folder(server: Server, tmp_path: Path) -> None:
     server.drops_after = [1000, 0, 0, 0]
     with pytest.raises(UserError, match="the 1,000 bytes received so far are kept"):
-        download.fetch(f"{server.address}/a", tmp_path / "new" / "a", md5=MD5)
+        download.fetch(f"{server.address}/a", tmp_path / "new" / "a", md5=MD5, size=len(CONTENT))
     assert (tmp_path / "new" / "a.part").stat().st_size == 1000
 
 
@@ -326,15 +333,15 @@ def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(download, "_write", full)
         with pytest.raises(UserError, match=r"a\.part: can't be written \(No space left"):
-            download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5)
-    download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5)
+            download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5, size=len(CONTENT))
+    download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5, size=len(CONTENT))
     assert server.ranges == [None, f"bytes={download.CHUNK}-"]
 
 
 @pytest.mark.parametrize("url", ["http://[", "file:///etc/passwd", "ftp://a/b", "", "a.tar.gz"])
 def test_what_is_no_address(tmp_path: Path, url: str) -> None:
     with pytest.raises(UserError, match="mirror: expected an http:// or https:// URL"):
-        download.fetch(url, tmp_path / "a" / "b", md5=MD5)
+        download.fetch(url, tmp_path / "a" / "b", md5=MD5, size=len(CONTENT))
     assert list(tmp_path.iterdir()) == []
 
 

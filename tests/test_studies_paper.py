@@ -292,7 +292,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     first_words = [line.split()[0] for line in lines[2:-2] if not line.startswith(" ")]
     assert first_words == studies.names()
     (table9,) = (line for line in lines if line.startswith("table9"))
-    assert table9.split()[:5] == ["table9", "20", "16", "100", "CIFAR-10"]
+    assert table9.split()[:5] == ["table9", "20", "24", "100", "CIFAR-10"]
 
 
 def test_studies_do_not_load_torch() -> None:

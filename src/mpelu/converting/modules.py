@@ -110,10 +110,8 @@ class PendingMPELU(LazyMPELU):
         super().__init__(alpha, beta, dim=dim, device=device, dtype=dtype)
         if not requires_grad:
             for name in ("alpha", "beta"):
-                frozen: Any = UninitializedParameter(
-                    requires_grad=False, device=device, dtype=dtype
-                )
-                setattr(self, name, frozen)
+                made: Any = UninitializedParameter
+                setattr(self, name, made(requires_grad=False, device=device, dtype=dtype))
         self.calls = calls
         self.settings: dict[str, Any] = {
             "alpha": alpha,

@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "find out which activation suits your model",
     "list": "list the studies of the paper that can be reproduced",
     "reproduce": "reproduce tables and figures of the paper",
+    "verify": "find damaged files in run folders",
     "report": "write an HTML report of runs and studies",
     "explore": "explore MPELU's alpha and beta in the browser",
     "models": "list the networks and their sizes",

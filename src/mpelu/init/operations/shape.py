@@ -11,7 +11,7 @@ from torch.nn.modules import dropout, padding
 from mpelu.graph import Ref
 from mpelu.init.activations import LINEAR
 from mpelu.init.operations.registry import Step, named, register_operation
-from mpelu.init.signal import Signal, Source, concatenated, constant_signal, mixed
+from mpelu.init.signal import Signal, Source, concatenated, constant_signal, doubted, mixed
 from mpelu.init.values import average, fit
 
 
@@ -22,7 +22,6 @@ from mpelu.init.values import average, fit
     nn.Sequential,  # one without modules
     nn.Unflatten,
     nn.Upsample,
-    padding._ConstantPadNd,
     padding._ReflectionPadNd,
     padding._ReplicationPadNd,
     padding._CircularPadNd,
@@ -102,20 +101,34 @@ def _assign(step: Step) -> Signal:
     return mixed(step.signal(step.call.args[2]))
 
 
-@register_operation(*named("pad", "constant_pad_nd"))
+@register_operation(padding._ConstantPadNd, *named("pad", "constant_pad_nd"))
 def _pad(step: Step) -> Signal | None:
-    """Zeros for new channels; new positions don't count."""
+    """Zeros for new channels; new positions take their share of the moments."""
     call, signal = step.call, step.first
-    amounts = call.argument(1, "pad", ())
+    if isinstance(call.target, nn.Module):
+        amounts, fill = call.target.padding, call.target.value
+    else:
+        amounts, fill = call.argument(1, "pad", ()), call.argument(3, "value")
     dims = len(call.shape) if call.shape is not None else 4
     position = 2 * (dims - 2)
-    if not isinstance(amounts, (tuple, list)) or len(amounts) <= position:
+    if not isinstance(amounts, (tuple, list)):
         return signal
+    if not all(isinstance(amount, int) for amount in amounts):
+        return doubted(signal, f"fed by {call.name} by a number of zeros that is not known")
+    if len(amounts) <= position or not any(amounts[position : position + 2]):
+        before = step.shape(call.argument(0, "input"))
+        is_zeros = call.argument(2, "mode", "constant") == "constant" and not fill
+        if before is None or call.shape is None or not is_zeros or not any(amounts):
+            return signal
+        share = before.numel() / max(1, call.shape.numel())
+        second = signal.second * share
+        mean = signal.mean * share
+        return replace(signal, mean=mean, variance=second - mean**2, before=None, layer=None)
     around = amounts[position : position + 2]
-    if signal.channels is None or not all(isinstance(amount, int) for amount in around):
+    if signal.channels is None:
         return signal
     mean, variance, factor = (
-        F.pad(fit(values, signal.channels), around)
+        F.pad(fit(values, signal.channels), tuple(around))
         for values in (signal.mean, signal.variance, signal.factor)
     )
     channels = signal.channels + sum(around)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from mpelu.lab.inspecting.residuals import residual_histogram
 from mpelu.lab.inspecting.statistics import activation_statistics
 from mpelu.lab.references import check_trusted
 from mpelu.lab.run import files, folder
+from mpelu.lab.run.checksums import seal_json
 from mpelu.lab.training import network
 from mpelu.lab.training.distributed import device_for
 from mpelu.lab.training.trained import check_data, load_network
@@ -250,7 +250,7 @@ def _finish(
     picture = to_png(draw_inspection(values, title))
     written = (Path(out, folder.INSPECTION), Path(out, folder.INSPECTION_FIGURE))
     with _writing(out):
-        files.write(written[0], json.dumps(values, allow_nan=False) + "\n")
+        files.write(written[0], seal_json(values, indent=None))
         files.write(written[1], picture)
     return Inspection(title=title, values=values, files=written)
 
