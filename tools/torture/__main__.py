@@ -88,12 +88,12 @@ def _run(attack: Callable[[], Attack]) -> Attack:
 
 def _load() -> None:
     """Imports what every case needs, so that a copy of this process starts at once."""
-    import sklearn.datasets  # noqa: F401
     import torch
     import torch._dynamo
 
     import mpelu.lab.inspecting
-    import mpelu.lab.training.launch  # noqa: F401
+    import mpelu.lab.training.launch
+    from mpelu.lab.data import digits  # noqa: F401
 
     torch.set_num_threads(1)  # a process with more threads can't be copied
     print(f"{'attack':<52}{'cases':>9}{'survived':>10}", flush=True)
