@@ -99,7 +99,7 @@ def test_finished_runs_are_not_repeated(
     assert [row[0]["text"] for row in first["rows"]] == ["one", "two"]
     assert [row[4]["value"] for row in first["rows"]] == [2, 2]
     assert len(first["rows"][0][2]["values"]) == 2
-    assert any("2 pairs" in note and "95 % paired bootstrap" in note for note in first["notes"])
+    assert any("2 pairs" in note and "95 % paired t interval" in note for note in first["notes"])
     monkeypatch.setattr(executors, "perform", lambda *_, **__: pytest.fail("run again"))
     capsys.readouterr()
     assert run(study()) == 0

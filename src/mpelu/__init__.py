@@ -4,8 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpelu import activations, functional, init, kernels, models
+    from mpelu import activations, converting, functional, init, kernels, models
     from mpelu.activations import register_activation
+    from mpelu.converting import convert, load_state_dict
+    from mpelu.diagnosis import diagnose
     from mpelu.functional import mpelu
     from mpelu.gaussian import moments
     from mpelu.modules import MPELU, LazyMPELU
@@ -15,9 +17,13 @@ __all__ = [
     "MPELU",
     "LazyMPELU",
     "activations",
+    "convert",
+    "converting",
+    "diagnose",
     "functional",
     "init",
     "kernels",
+    "load_state_dict",
     "models",
     "moments",
     "mpelu",
@@ -30,12 +36,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "LazyMPELU": "mpelu.modules",
     "MPELU": "mpelu.modules",
+    "convert": "mpelu.converting",
+    "diagnose": "mpelu.diagnosis",
+    "load_state_dict": "mpelu.converting",
     "moments": "mpelu.gaussian",
     "mpelu": "mpelu.functional",
     "param_groups": "mpelu.optim",
     "register_activation": "mpelu.activations",
 }
-_MODULES = {"activations", "functional", "init", "kernels", "models"}
+_MODULES = {"activations", "converting", "functional", "init", "kernels", "models"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from mpelu.graph import (
     Call,
     Inputs,
+    Known,
     Weights,
     arguments,
     collector_paused,
@@ -38,6 +40,7 @@ from mpelu.init.model import (
     variance_of,
     zero_biases_,
 )
+from mpelu.init.operations import is_known
 from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, Plan, Planner, deviation
 from mpelu.init.report import Report, rows_of
 from mpelu.init.rules import GAUSSIAN_STD, MODES, fill_
@@ -91,7 +94,8 @@ def initialize_(
         std: standard deviation for method "gaussian".
         input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
             shapes for several inputs. Instead of example_inputs, for models that torch.fx can't
-            trace, and for predictions that know the size of each map. Nothing is run.
+            trace, and for predictions that know the size of each map. Nothing is run, unless an
+            operation of the model has no rule for shapes alone.
 
     Returns:
         A row for each weight; print it for a table.
@@ -151,7 +155,7 @@ def _calls(
             ) from error
     check_inputs("initialize_", inputs)
     try:
-        return record(model, inputs)
+        return record(model, inputs, known=is_known)
     except Exception as error:
         raise input_error("initialize_", inputs, error) from error
 
@@ -160,16 +164,25 @@ def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[
     """From shapes alone; inputs are real numbers, or tokens if the model takes no real numbers."""
     shapes = [tuple(input_shape)] if all(isinstance(n, int) for n in input_shape) else input_shape
     errors: list[Exception] = []
-    for dtype in (torch.get_default_dtype(), torch.int64):
-        inputs = tuple(torch.zeros(2, *shape, dtype=dtype) for shape in shapes)
-        try:
-            return record_shapes(model, inputs)
-        except Exception as error:  # whatever the model's code raises
-            errors.append(error)
+    numbers = tuple(torch.zeros(2, *shape) for shape in shapes)
+    tokens = tuple(torch.zeros(2, *shape, dtype=torch.int64) for shape in shapes)
+    # Some operations know no shapes without values: then the model runs, on nothing but zeros.
+    for read in (record_shapes, _record_zeros):
+        for inputs in (numbers, tokens):
+            try:
+                return read(model, inputs, is_known)
+            except Exception as error:  # whatever the model's code raises
+                errors.append(error)
     raise ValueError(
         f"initialize_: expected an input_shape the model can run on, got {tuple(input_shape)}: "
         f"{reason(errors[0])}"
     ) from errors[0]
+
+
+def _record_zeros(model: nn.Module, inputs: Inputs, known: Known) -> tuple[list[Call], Weights]:
+    """As `record_shapes`, from a pass; the values of its inputs don't count."""
+    calls, weights = record(model, inputs, known=known)
+    return [replace(call, args=()) if call.target is None else call for call in calls], weights
 
 
 def _check_finite(plans: Sequence[Plan]) -> None:
@@ -263,7 +276,7 @@ def _measure(
             plan.doubts = (*plan.doubts, FEW_NOTE)
         return output
 
-    record(model, inputs, after=measure, written=planned, weights=weights)
+    record(model, inputs, after=measure, written=planned, weights=weights, known=is_known)
     return measured, scaled
 
 

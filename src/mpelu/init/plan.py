@@ -15,10 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from mpelu.graph import Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.layers import Layer, layer_of
+from mpelu.init.maps import PADDING_NOTE, is_small, pads_small, step_after
 from mpelu.init.operations import Step, added_signals, ends_in_norm, propagate
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
-from mpelu.init.signal import Profile, Signal, Source, flat, padded, resized
+from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
 from mpelu.init.values import Value, as_value, average, fit
 
 TARGET = 1.0
@@ -101,6 +102,8 @@ class Planner:
         self._additions = sum(len(call.fed_by) > 1 and added_signals(call) for call in calls)
         self._signals: list[Signal] = []
         self._profiles: list[Profile] = []
+        self._steps: list[float] = []
+        """Pixels of the input between neighbours on a map, where shapes are not known."""
         self._plans: dict[int, list[Plan]] = {}
         """By the index of the call."""
         self._of_weight: dict[Any, Plan] = {}
@@ -114,14 +117,21 @@ class Planner:
                 signal, profile = self._through_layer(index, call, layer)
             else:
                 signal, profile = self._through_operation(index, call)
+            if not self._knows_shapes:
+                self._steps.append(step_after(call, layer, self._step(call)))
             if signal.layer is not None and len(self._consumers.get(index, ())) > 1:
                 signal = replace(signal, layer=None)
             self._signals.append(signal)
             self._profiles.append(profile)
         return [plan for plans in self._plans.values() for plan in plans]
 
+    def _step(self, call: Call) -> float:
+        return max((self._steps[fed] for fed in call.fed_by), default=1.0)
+
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
         signal = self._signals[layer.fed]
+        if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
+            signal = doubted(signal, PADDING_NOTE)
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
         key = self._keys[index]
         name = None if key is None else key[0]
@@ -194,7 +204,10 @@ class Planner:
                 self._share_sum(call)
             elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
                 self._plan_recurrent(index, call, call.target)
-        return propagate(Step(call, self._signals, self._shapes, self._factor)), profile
+        signal = propagate(Step(call, self._signals, self._shapes, self._factor))
+        if not self._knows_shapes and pads_small(call, self._step(call)):
+            signal = doubted(signal, PADDING_NOTE)
+        return signal, profile
 
     def _padded(
         self, layer: Layer, profile: Profile, shape: torch.Size | None
@@ -210,6 +223,9 @@ class Planner:
             index == self._last or ends_in_norm(index, self._calls, self._consumers)
         ):
             mode = "fan_in"
+        if mode == "balanced" and not layer.transposed:
+            # An input feeds fewer outputs where the kernel takes steps.
+            return fan_of(mode, layer.fan_in, layer.fan_out / math.prod(layer.stride))
         return fan_of(mode, layer.fan_in, layer.fan_out)
 
     def _std(

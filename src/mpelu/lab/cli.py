@@ -21,6 +21,8 @@ COMMANDS = {
     "eval": "measure the test error of a trained network",
     "predict": "classify images with a trained network",
     "inspect": "show signal, gradients, alpha and beta layer by layer",
+    "doctor": "say why a network doesn't train",
+    "compare": "find out which activation suits your model",
     "list": "list the studies of the paper that can be reproduced",
     "reproduce": "reproduce tables and figures of the paper",
     "verify": "find damaged files in run folders",

@@ -148,6 +148,10 @@ class Config:
         None, f"activation: {listed(TABLE)}", _COMMON,
         unset="the one the paper uses for the network", costs=True, extensible=True,
     )  # fmt: skip
+    convert: str | None = _field(
+        None, "activation to put in place of those that the network has, as mpelu.convert does",
+        _NETWORK, label="activation in place of the network's own", costs=True, extensible=True,
+    )  # fmt: skip
     alpha: float | None = _field(
         None, "initial alpha of the activation", _NETWORK, unset="depends on the network"
     )
@@ -369,6 +373,20 @@ class Config:
             )
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def non_defaults(self) -> dict[str, Any]:
+        """The fields that are set to other values than the defaults.
+
+        Example:
+            >>> Config(model="nin", lr=0.2).non_defaults()
+            {'model': 'nin', 'lr': 0.2}
+        """
+        default = type(self)()
+        return {
+            name: value
+            for name in FIELDS
+            if (value := getattr(self, name)) not in (None, getattr(default, name))
+        }
+
     def to_json(self) -> str:
         """All fields as a JSON object."""
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -406,6 +424,7 @@ TYPES: dict[str, Any] = typing.get_type_hints(Config)
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
 _FIELDS_1 = frozenset(FIELDS) - {
     "data_dir", "max_pixels", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
+    "convert",
 }  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 

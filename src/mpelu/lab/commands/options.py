@@ -45,7 +45,7 @@ def add_trained(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="RUN", help="run folder")
     add_weights(parser, default="final")
     add_trust(parser)
-    for name in ("model", "activation", "data"):
+    for name in ("model", "activation", "convert", "data"):
         parser.add_argument(
             flag(name),
             metavar="NAME",

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -87,7 +86,7 @@ def inspect_run(
     run = Path(run)
     config = folder.read_config(run)
     # A run trained on a GPU can be inspected without one.
-    check_trusted(run, config.references, trust, ("model", "activation", "data"))
+    check_trusted(run, config.references, trust, ("model", "activation", "convert", "data"))
     device = "cpu" if config.device == "cpu" else "auto"
     trained = load_network(run, weights, device, trust=trust)
     if data_dir is not None:
@@ -189,7 +188,7 @@ def measure(
         },
         "activations": _activations(learned_parameters(model), history),
     }
-    return {key: _plain(value) for key, value in found.items()}
+    return {key: files.plain(value) for key, value in found.items()}
 
 
 def _activations(now: LearnedParameters, history: LearnedParameters | None) -> dict[str, Any]:
@@ -215,17 +214,6 @@ def _activations(now: LearnedParameters, history: LearnedParameters | None) -> d
         "labels": labels,
         "layers": list(layers.values()),
     }
-
-
-def _plain(value: Any) -> Any:
-    """Lists in place of tuples, and None in place of numbers that JSON doesn't have."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _check_images(images: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ __all__ = [
     "TEMPORARY",
     "disk_error",
     "link",
+    "plain",
     "read_json",
     "remove_temporary",
     "reporting_disk_errors",
@@ -49,6 +51,17 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path.name} can't be read: {error}") from None
     return unseal_json(data, path.name, required=required)
+
+
+def plain(value: Any) -> Any:
+    """Lists in place of tuples, and None in place of numbers that JSON doesn't have."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def link(source: Path, path: Path) -> None:

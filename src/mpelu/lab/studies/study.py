@@ -153,6 +153,8 @@ class Study:
     """Configs whose data is needed although nothing is trained."""
     shrink: Shrink = lambda config, scale: config
     seeds: Mapping[str, int] = field(default_factory=lambda: SEEDS)
+    """Runs per setting, by scale."""
+    first_seed: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
     """What each source says where paper and published code disagree. The first one is followed by
     default."""
@@ -199,7 +201,7 @@ class Study:
                 seed=seed,
                 config=replace(each.config, seed=seed),
             )
-            for seed in range(self.seed_count(options))
+            for seed in range(self.first_seed, self.first_seed + self.seed_count(options))
             for each in settings
             if each.config is not None
         ]

@@ -68,7 +68,7 @@ def load_network(
     choose("weights", weights, folder.WEIGHT_CHOICES)
     run = Path(run)
     config = folder.read_config(run)
-    check_trusted(run, config.references, trust, ("model", "activation"))
+    check_trusted(run, config.references, trust, ("model", "activation", "convert"))
     about = _read_data(run)
     try:
         classes = tuple(about["classes"])

@@ -15,7 +15,7 @@ function resultsSection(results) {
   );
   return section(
     "results",
-    "Paper and measurement",
+    results.some(({ headline }) => headline) ? "Results" : "Paper and measurement",
     results.length > 2 ? el("nav", { "aria-label": "Tables" }, el("ul", {}, links)) : null,
     results.map(resultPart),
   );
@@ -44,11 +44,13 @@ function resultPart(result, index) {
       { id: `${id}-title` },
       result.title ? `${result.recipe}: ${result.title}` : result.recipe,
     ),
-    el(
-      "p",
-      { class: "facts" },
-      facts.map(([name, value]) => el("span", {}, `${name}: `, el("b", {}, value))),
-    ),
+    result.headline
+      ? el("p", { class: "headline" }, result.headline)
+      : el(
+          "p",
+          { class: "facts" },
+          facts.map(([name, value]) => el("span", {}, `${name}: `, el("b", {}, value))),
+        ),
     result.smoke ? el("p", { class: "smoke" }, SMOKE) : null,
     result.shrunk.length
       ? el("p", { class: "note" }, `Reduced from the paper: ${result.shrunk.join("; ")}.`)
@@ -92,7 +94,12 @@ function resultTable(id, result) {
     );
   });
   return [
-    table(`${id}-table`, `${result.recipe} (${result.scale})`, columns, cells),
+    table(
+      `${id}-table`,
+      result.headline ? result.recipe : `${result.recipe} (${result.scale})`,
+      columns,
+      cells,
+    ),
     compared.size
       ? el(
           "p",
