@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from torture import bit_flips, crash_points, fuzz
@@ -89,12 +90,9 @@ def _run(attack: Callable[[], Attack]) -> Attack:
 def _load() -> None:
     """Imports what every case needs, so that a copy of this process starts at once."""
     import torch
-    import torch._dynamo
 
-    import mpelu.lab.inspecting
-    import mpelu.lab.training.launch
-    from mpelu.lab.data import digits  # noqa: F401
-
+    for name in ("sklearn.datasets", "torch._dynamo", "mpelu.lab.inspecting"):
+        import_module(name)
     torch.set_num_threads(1)  # a process with more threads can't be copied
     print(f"{'attack':<52}{'cases':>9}{'survived':>10}", flush=True)
 
