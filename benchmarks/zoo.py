@@ -257,7 +257,9 @@ def models_table(results: dict[str, dict[str, Any]]) -> str:
     """One line per model: what "exact" did, then variance / gradient ratio of each method."""
 
     def pair(scores: dict[str, Any], method: str) -> str:
-        found = scores.get(method, {"error": ""})
+        if method not in scores:
+            return "-"
+        found = scores[method]
         return "error" if "error" in found else f"{found['output']:.2g} / {found['gradient']:.2g}"
 
     shown = ("exact balanced", "exact", "lsuv", "anyinit", "anyinit empirical")
@@ -268,7 +270,7 @@ def models_table(results: dict[str, dict[str, Any]]) -> str:
     for name, scores in results.items():
         own = scores["exact balanced"]
         seconds = ", ".join(
-            f"{scores[method]['seconds']:.2f}" if "seconds" in scores[method] else "-"
+            f"{scores[method]['seconds']:.2f}" if "seconds" in scores.get(method, {}) else "-"
             for method in ("exact balanced", "lsuv", "anyinit")
         )
         cells = [

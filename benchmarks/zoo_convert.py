@@ -1,13 +1,13 @@
 """What `mpelu.convert` does to architectures nobody here wrote, and what the result can do.
 
-    python benchmarks/zoo_convert.py [--only NAME ...] [--seconds 240] [--minutes 600]
+    python benchmarks/zoo_convert.py [--only NAME ...] [--again] [--seconds 240] [--minutes 600]
         [--backend inductor]
     python benchmarks/zoo_convert.py --table
 
 Each model of zoo_models.py is converted in a process of its own: initialized by the exact rule,
 trained for one step, loaded from its state_dict into a model that was converted without inputs,
 compiled and exported to ONNX, as far as the original can be. What a model came to is kept in
-results/zoo-convert.json, so a run that ends early goes on where it was; --only runs a model again.
+results/zoo-convert.json, so a run that ends early goes on where it was.
 Models whose package is missing are skipped and named.
 """
 
@@ -43,7 +43,7 @@ def built(name: str) -> tuple[nn.Module, Any]:
     """The model in evaluation mode and a batch, the same in every call."""
     torch.manual_seed(0)
     model, make = ZOO[name]()
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if hasattr(config, "use_cache"):
         config.use_cache = False  # a cache isn't an output that ONNX can return
     return model.eval(), make()
@@ -157,7 +157,7 @@ def stage_onnx(name: str) -> dict[str, Any]:
 
 
 def onnx_difference(model: nn.Module, batch: Any) -> float:
-    import onnxruntime
+    import onnxruntime  # type: ignore[import-untyped]
 
     args, kwargs = arguments(batch)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
@@ -234,12 +234,14 @@ def run_child(name: str, stages: list[str], seconds: float, backend: str) -> dic
     for line in said.splitlines():
         if line.startswith("#result "):
             found.update(json.loads(line.removeprefix("#result ")))
-    return found
+    late = {"late": f"no result within {seconds:g} s"}
+    return {stage: found.get(stage, late) for stage in stages}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--again", action="store_true", help="also what is known already")
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--backend", default="inductor")
     parser.add_argument("--minutes", type=float, default=600, help="start no model after these")
@@ -261,7 +263,7 @@ def main() -> None:
         if options.only and not any(part in name for part in options.only):
             continue
         have = known.get(name, {})
-        missing = [each for each in options.stages if options.only or each not in have]
+        missing = [each for each in options.stages if options.again or each not in have]
         if not missing or time.monotonic() > end:
             continue
         found = run_child(name, missing, options.seconds, options.backend)
@@ -282,7 +284,7 @@ def line_of(name: str, found: dict[str, Any]) -> str:
 
 def row_of(name: str, found: dict[str, Any]) -> list[str]:
     first = found.get("converted", {})
-    if "error" in first or not first:
+    if "swapped" not in first:
         return [name, first.get("error", "no time")[:60], *[""] * 6]
     left = f", {len(first['left'])} left" if first["left"] else ""
     widths = f", {first['by_width']} by width" if first["by_width"] else ""
@@ -300,7 +302,7 @@ def row_of(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def _cell(found: dict[str, Any] | None, show: Callable[[dict[str, Any]], str]) -> str:
-    if not found:
+    if not found or "late" in found:
         return "no time"
     return "error" if "error" in found else show(found)
 

@@ -40,7 +40,8 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 @pytest.fixture
 def eager_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the kernel had not been compiled."""
-    monkeypatch.setattr(native, "library", None)
+    for name in ("library", "_forward", "_backward"):
+        monkeypatch.setattr(native, name, None)
     monkeypatch.setattr(registry, "KERNELS", {})
 
 

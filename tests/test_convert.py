@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import doctest
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def test_channels_of_tokens_are_last_whatever_their_number() -> None:
 
 
 def test_a_permuted_map_has_its_channels_last_and_first_again() -> None:
-    conversion = mpelu.convert(model := ChannelsLast(8), torch.randn(2, 8, 8, 8))
+    model: Any = ChannelsLast(8)
+    conversion = mpelu.convert(model, torch.randn(2, 8, 8, 8))
     assert swapped(conversion) == {"act": ((32,), -1), "last": ((8,), 1)}
     # By hand: alpha of channel 3 acts on channel 3.
     with torch.no_grad():
@@ -64,24 +66,23 @@ class Reshaped(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         maps, tokens = self.conv(x), self.linear(x)  # [2, 8, 4, 4] and [2, 3, 4, 12]
-        shown: Tensor = self.act(
-            {
-                "flatten space": lambda: maps.flatten(2),
-                "to tokens": lambda: maps.flatten(2).transpose(1, 2),
-                "features": lambda: maps.reshape(2, -1),
-                "movedim": lambda: maps.movedim(1, -1),
-                "mean": lambda: maps.mean((2, 3)),
-                "pool": lambda: F.max_pool2d(maps, 2),
-                "chunk": lambda: maps.chunk(2, 1)[1],
-                "cat": lambda: torch.cat([maps, maps], 1),
-                "gate": lambda: maps.mean((2, 3), keepdim=True) * maps,
-                "unsqueeze": lambda: maps.mean((2, 3)).unsqueeze(1),
-                "first token": lambda: tokens[:, 0],
-                "heads": lambda: tokens.view(2, 3, 4, 3, 4),
-                "product": lambda: torch.softmax(tokens @ tokens.mT, -1) @ tokens,
-                "swapped": lambda: tokens.transpose(-1, -2),
-            }[self.how]()
-        )
+        ways: dict[str, Callable[[], Tensor]] = {
+            "flatten space": lambda: maps.flatten(2),
+            "to tokens": lambda: maps.flatten(2).transpose(1, 2),
+            "features": lambda: maps.reshape(2, -1),
+            "movedim": lambda: maps.movedim(1, -1),
+            "mean": lambda: maps.mean((2, 3)),
+            "pool": lambda: F.max_pool2d(maps, 2),
+            "chunk": lambda: maps.chunk(2, 1)[1],
+            "cat": lambda: torch.cat([maps, maps], 1),
+            "gate": lambda: maps.mean((2, 3), keepdim=True) * maps,
+            "unsqueeze": lambda: maps.mean((2, 3)).unsqueeze(1),
+            "first token": lambda: tokens[:, 0],
+            "heads": lambda: tokens.view(2, 3, 4, 3, 4),
+            "product": lambda: torch.softmax(tokens @ tokens.mT, -1) @ tokens,
+            "swapped": lambda: tokens.transpose(-1, -2),
+        }
+        shown: Tensor = self.act(ways[self.how]())
         return shown
 
 
@@ -154,8 +155,9 @@ def test_one_relu_for_several_widths_becomes_one_mpelu_per_width() -> None:
     assert swapped(conversion) == {f"layer1.{i}.relu": ((8, 16), 1) for i in range(2)}
     block: Any = model.layer1[0]
     assert type(block.relu) is MPELUByWidth
+    narrow: Any = block.relu.widths["8"]
     with torch.no_grad():
-        block.relu.widths["8"].alpha.fill_(0.5)
+        narrow.alpha.fill_(0.5)
     y = torch.full((1, 8, 1, 1), -1.0)
     assert_close(block.relu(y), 0.5 * torch.expm1(y))
     assert_close(block.relu(y.repeat(1, 2, 1, 1)), torch.expm1(y).repeat(1, 2, 1, 1))
@@ -173,7 +175,8 @@ def test_a_width_that_the_inputs_did_not_show_is_refused() -> None:
 
 
 def test_one_width_at_several_calls_shares_alpha_and_beta() -> None:
-    conversion = mpelu.convert(model := Bottleneck(8, 8), torch.randn(2, 8, 4, 4))
+    model: Any = Bottleneck(8, 8)
+    conversion = mpelu.convert(model, torch.randn(2, 8, 4, 4))
     assert swapped(conversion) == {"relu": ((8,), 1)}
     assert type(model.relu) is MPELU
 
@@ -277,7 +280,8 @@ def test_skipped_paths(pattern: str) -> None:
             self.act = nn.ReLU()
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.act(super().forward(x))
+            shown: Tensor = self.act(super().forward(x))
+            return shown
 
     conversion = mpelu.convert(model := Twice(), torch.randn(2, 3, 8, 8), skip=pattern)
     kept = [path for path, module in model.named_modules() if type(module) is nn.ReLU]
@@ -320,7 +324,9 @@ def test_dtype_device_mode_and_freedom_are_those_around() -> None:
         nn.Sequential(nn.Linear(6, 6), nn.ReLU()),
     ).to(torch.bfloat16).eval()  # fmt: skip
     mpelu.convert(model, torch.randn(2, 4, dtype=torch.bfloat16))
-    frozen, free = model[0][1], model[1][1]
+    frozen, free = (model.get_submodule(path) for path in ("0.1", "1.1"))
+    assert isinstance(frozen, MPELU)
+    assert isinstance(free, MPELU)
     assert frozen.alpha.dtype == free.alpha.dtype == torch.bfloat16
     assert not frozen.alpha.requires_grad
     assert free.beta.requires_grad
@@ -328,7 +334,7 @@ def test_dtype_device_mode_and_freedom_are_those_around() -> None:
 
 
 def test_initial_values_and_shared_parameters() -> None:
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
+    model: Any = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
     conversion = mpelu.convert(model, alpha=0.25, beta=2.0, shared=True)
     assert conversion.rows[0].channels == (1,)
     assert (model[1].alpha.tolist(), model[1].beta.tolist()) == ([0.25], [2.0])
@@ -410,7 +416,7 @@ def test_relu_and_elu_are_kept(activation: str, network: str) -> None:
 def test_leaky_relus_are_kept_within_the_stated_error(
     module: nn.Module, beta: float | None
 ) -> None:
-    model = nn.Sequential(nn.Linear(4, 6), copy.deepcopy(module))
+    model: Any = nn.Sequential(nn.Linear(4, 6), copy.deepcopy(module))
     if isinstance(module, nn.PReLU) and module.num_parameters > 1:
         with torch.no_grad():
             model[1].weight[:2] = torch.tensor([0.0, -0.5])
@@ -425,7 +431,7 @@ def test_leaky_relus_are_kept_within_the_stated_error(
 
 def test_prelu_slopes_of_a_checkpoint_go_to_alpha() -> None:
     model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.PReLU(6), nn.Conv2d(6, 2, 1))
-    trained = copy.deepcopy(model)
+    trained: Any = copy.deepcopy(model)
     with torch.no_grad():
         trained[1].weight.uniform_(0.1, 0.5)
     x = torch.randn(4, 3, 5, 5)

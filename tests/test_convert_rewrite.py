@@ -129,6 +129,24 @@ def test_what_torch_fx_cannot_trace_is_left_and_said() -> None:
     assert "torch.fx can't trace its module" in conversion.left[0].note
 
 
+@pytest.mark.parametrize("way", ["another number", "another call"])
+def test_code_that_differs_by_mode_is_left(way: str) -> None:
+    class Moody(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.act = nn.Linear(4, 6), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.relu(self.act(self.linear(x)))
+            if way == "another number":
+                return torch.add(x, x, alpha=2 if self.training else 3)
+            return x if self.training else x.sigmoid()
+
+    conversion = mpelu.convert(model := Moody(), torch.randn(2, 4), rewrite=True)
+    assert conversion.model is model
+    assert [row.was for row in conversion.left] == ["function relu"]
+
+
 def test_functions_that_skip_and_replace_name() -> None:
     x = torch.randn(64, 4)
     model = nn.Sequential(Arguments(), nn.Linear(6, 4), Arguments())

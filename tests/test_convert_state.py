@@ -16,6 +16,7 @@ from torch.testing import assert_close
 
 import mpelu
 from mpelu import MPELU
+from mpelu.activations.parametric import PELU
 from mpelu.converting import MPELUByWidth, PendingMPELU
 
 
@@ -98,8 +99,9 @@ def test_tokens_without_inputs_need_a_dimension() -> None:
         model(torch.randn(2, 7, 6))
     mpelu.convert(model := Untraceable(), dim=-1)
     model(torch.randn(2, 7, 6))
-    assert type(model.act) is MPELU
-    assert (model.act.num_parameters, model.act.dim) == (24, -1)
+    act: Any = model.act
+    assert type(act) is MPELU
+    assert (act.num_parameters, act.dim) == (24, -1)
 
 
 def test_an_ambiguous_shape_is_refused_rather_than_guessed() -> None:
@@ -129,6 +131,17 @@ def test_the_original_checkpoint_loads_before_the_first_batch() -> None:
     model(x := torch.randn(2, 3, 8, 8))
     mpelu.convert(original, x)
     assert_close(model(x), original(x))
+
+
+def test_functions_are_kept_without_inputs() -> None:
+    acts = [nn.ELU(1), nn.CELU(2), nn.PReLU(), nn.ReLU(), PELU(6, 2.0, 2.0)]
+    layers = [layer for act in acts for layer in (nn.Linear(6, 6), act)]
+    model = nn.Sequential(*layers)
+    expected = model(x := torch.randn(32, 6))
+    conversion = mpelu.convert(model, keep_function=True, beta=1e-4)
+    assert [row.error for row in conversion.rows] == [0.0, 0.0, None, 1e-6, 0.0]
+    assert_close(model(x), expected, rtol=0, atol=1e-3)
+    assert all(type(model[index]) is MPELU for index in range(1, 10, 2))
 
 
 def test_copies_and_pickles() -> None:

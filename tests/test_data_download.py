@@ -35,6 +35,8 @@ class Server(ThreadingHTTPServer):
         self.ignores_range = False
         self.wrong_range = False
         self.says_length = True
+        self.length = ""
+        """Said in place of the true length."""
         self.drops_after: list[int] = []
         """Bytes after which the next connections end."""
 
@@ -67,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(200)
         rest = server.content[start:]
         if server.says_length:
-            self.send_header("Content-Length", str(len(rest)))
+            self.send_header("Content-Length", server.length or str(len(rest)))
         self.end_headers()
         if server.drops_after:
             rest = rest[: server.drops_after.pop(0)]
@@ -357,3 +359,26 @@ def test_a_run_shows_its_download_if_its_display_does(
     out, err = capsys.readouterr()
     assert out == ""
     assert ("file.bin: downloading" in err) == shown
+
+
+@pytest.mark.parametrize("length", ["many", "-5", "1e6", "", "9" * 5000, "0x10", "12, 12"])
+def test_a_malformed_length_is_ignored(server: Server, tmp_path: Path, length: str) -> None:
+    server.length = length
+    assert fetch(server, tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("says_length", [True, False])
+def test_no_more_than_the_known_size_is_written(
+    server: Server, tmp_path: Path, says_length: bool
+) -> None:
+    server.says_length = says_length
+    server.content = CONTENT + b"more"
+    got = f"{len(server.content):,}" if says_length else "more"
+    with pytest.raises(UserError, match=f"expected {len(CONTENT):,} bytes, got {got}; nothing was"):
+        fetch(server, tmp_path)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_part_that_is_too_long_is_discarded(server: Server, tmp_path: Path) -> None:
+    part(tmp_path, CONTENT + b"more")
+    assert fetch(server, tmp_path).read_bytes() == CONTENT

@@ -25,6 +25,7 @@ def attack(folder: Path, cases: int = 1000, seed: int = 0) -> Attack:
         seed: of the flips.
     """
     result = Attack("one bit flipped in a run folder", cases)
+    folder.mkdir(parents=True, exist_ok=True)
     runs = list(sample_runs(folder).values())
     image = folder / "image.png"
     _write_image(image)

@@ -62,7 +62,7 @@ class Crash:
     def _patch(self) -> None:
         crash, fsync, real = self, os.fsync, builtins.open
 
-        def syncing(descriptor: int) -> None:
+        def syncing(descriptor: Any) -> None:
             if crash.operation():
                 crash._die()
             fsync(descriptor)

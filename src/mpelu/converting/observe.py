@@ -67,8 +67,9 @@ def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) 
             _note(functions, found, call, paths)
 
     def look(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if args and isinstance(args[0], Tensor) and args[0].numel():
-            lowest[id(module)] = min(lowest.get(id(module), 0.0), args[0].min().item())
+        first = args[0] if args else None
+        if isinstance(first, Tensor) and first.is_floating_point() and first.numel():
+            lowest[id(module)] = min(lowest.get(id(module), 0.0), first.min().item())
 
     handles = [module.register_forward_pre_hook(look) for module in activations]
     try:

@@ -135,7 +135,8 @@ def build(
     if shared:
         return Replacement(made(1, 1), (1,))
     if slopes > 1:
-        return Replacement(made(slopes, 1), (slopes,), 1, "its own parameters")
+        dim = getattr(place.module, "dim", 1)
+        return Replacement(made(slopes, dim), (slopes,), dim, "its own parameters")
     if sites is None or any(site.shape is None for site in sites):
         return _pending(made, start, sites or (), dim)
     if not sites:

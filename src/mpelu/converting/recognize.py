@@ -154,7 +154,12 @@ def start_of(kind: Kind, leaky_beta: float) -> Start | str:
     scales = torch.as_tensor(known.scale, dtype=torch.float64)
     if (scales != 1).any():
         return f"no MPELU equals {kind.label}, whose slope above zero isn't 1"
-    return Start(alpha, beta, error=0.0)
+    return Start(_number(alpha), _number(beta), error=0.0)
+
+
+def _number(value: float | Tensor) -> float | Tensor:
+    is_single = not isinstance(value, Tensor) or value.numel() == 1
+    return float(value) if is_single else value
 
 
 def _leaky_start(slope: float | Tensor, beta: float) -> Start:
@@ -162,5 +167,4 @@ def _leaky_start(slope: float | Tensor, beta: float) -> Start:
     if not slopes.any():
         return Start(RELU_ALPHA, 1.0, error=RELU_ALPHA)
     alpha = torch.where(slopes == 0, RELU_ALPHA, slopes / beta)
-    start: float | Tensor = alpha if alpha.numel() > 1 else alpha.item()
-    return Start(start, beta, error=0.0, slope=slopes.abs().max().item())
+    return Start(_number(alpha), beta, error=0.0, slope=slopes.abs().max().item())

@@ -113,24 +113,16 @@ def _with_mode(training: fx.Graph, evaluation: fx.Graph) -> fx.Graph | None:
     if [(n.op, str(n.target)) for n in one] != [(n.op, str(n.target)) for n in other]:
         return None
     for node, twin in zip(one, other, strict=True):
-        flags = [
-            index
-            for index, (mine, its) in enumerate(zip(node.args, twin.args, strict=True))
-            if (mine, its) == (True, False)
-        ]
-        names = [
-            name
-            for name in node.kwargs
-            if (node.kwargs[name], twin.kwargs.get(name)) == (True, False)
-        ]
-        rest = [str(a) for i, a in enumerate(node.args) if i not in flags]
-        if rest != [str(a) for i, a in enumerate(twin.args) if i not in flags]:
+        mine = {**dict(enumerate(node.args)), **node.kwargs}
+        its = {**dict(enumerate(twin.args)), **twin.kwargs}
+        flags = {key for key in mine if mine[key] is True and its.get(key) is False}
+        if any(str(mine[key]) != str(its.get(key)) for key in mine if key not in flags):
             return None
-        if flags or names:
+        if flags:
             with training.inserting_before(node):
                 mode = training.create_node("get_attr", "training")
             node.args = tuple(mode if i in flags else a for i, a in enumerate(node.args))
-            node.kwargs = {k: mode if k in names else v for k, v in node.kwargs.items()}
+            node.kwargs = {k: mode if k in flags else v for k, v in node.kwargs.items()}
     return training
 
 

@@ -95,7 +95,7 @@ def convert(
             if is_skipped(place.path, skipped)
             else start_of(place.kind, LEAKY_BETA if beta is None else beta)
             if keep_function
-            else Start(1.0 if alpha is None else alpha, 1.0 if beta is None else beta)
+            else Start(1.0 if alpha is None else float(alpha), 1.0 if beta is None else float(beta))
             for place in places
         ]
         rows = _swap(model, example_inputs, places, starts, shared, dim)

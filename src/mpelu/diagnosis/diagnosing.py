@@ -236,11 +236,12 @@ def _measured(
 
 
 def _opened_remark(opened: list[str]) -> Finding:
-    more = f" and {len(opened) - 1} more" if len(opened) > 1 else ""
+    several = len(opened) > 1
+    more = f" and {len(opened) - 1} more" if several else ""
     return Finding(
         kind="remark",
-        text=f"`{opened[0]}`{more} start at zero and get a gradient; small values were put in "
-        "their place for the measurement",
+        text=f"`{opened[0]}`{more} {'start' if several else 'starts'} at zero, as is common, and "
+        f"{'get' if several else 'gets'} a gradient; it was measured with small values instead",
     )
 
 

@@ -147,8 +147,8 @@ def _lost(measured: Measurement, first: DiagnosedLayer, last: DiagnosedLayer) ->
     if cause is not None:
         return Finding(
             kind="dead",
-            text=f"{placed(cause)}: the whole activation is dead: output and gradient are zero for "
-            "every sample, so no layer before it learns",
+            text=f"{placed(cause)}: the whole activation is dead: every sample gives the same "
+            "output and gradient zero, so no layer before it learns",
             layer=cause.name,
             position=cause.position,
         )
@@ -214,7 +214,8 @@ def _dead(measured: Measurement) -> Iterator[Finding]:
     more = f" (and {others} more like it)" if others else ""
     yield Finding(
         kind="dead" if worst.dead >= MOST_DEAD else "remark",
-        text=f"{placed(first)}: {what} dead: output and gradient are zero for every sample{more}",
+        text=f"{placed(first)}: {what} dead: every sample gives the same output and gradient "
+        f"zero{more}",
         layer=first.name,
         position=first.position,
     )

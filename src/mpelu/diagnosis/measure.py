@@ -19,6 +19,11 @@ from mpelu.init.operations import NORMS
 from mpelu.init.plan import Planner
 
 Loss = Callable[..., Tensor]
+_PRODUCTS = ("mul", "multiply", "imul", "rmul")
+_VIEWS = (
+    "view", "reshape", "expand", "expand_as", "unsqueeze", "permute", "transpose", "getitem", "to",
+    "float",
+)  # fmt: skip
 _NORM_NAMES = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 
 
@@ -47,7 +52,8 @@ class DiagnosedLayer:
     """Norm of the weight's gradient times norm of the weight: what a relative change of the weight
     does to the loss. Scales that a norm takes out don't matter to it. Of layers alone."""
     dead: float | None = None
-    """Share of units with slope zero at every input of the batch; of activations alone."""
+    """Share of units with the same output and slope zero for every input of the batch; of
+    activations alone."""
     saturated: float | None = None
     """Share of units with a slope below 0.01 at half of their inputs or more; None for activations
     that are flat on one side, such as ReLU."""
@@ -73,7 +79,7 @@ class Measurement:
     parameters: dict[str, Tensor | None]
     """Gradient of each trained parameter; None if no output depends on it."""
     gates: frozenset[str]
-    """Names of activations whose output is multiplied with another signal."""
+    """Names of activations whose output is multiplied with another tensor."""
 
     @property
     def layers(self) -> list[DiagnosedLayer]:
@@ -289,10 +295,11 @@ def _name(call: Call, weight: str | None, last: str) -> str:
 
 
 def _gates(calls: Sequence[Call], observed: dict[int, _Observed]) -> list[str]:
-    """Activations whose output is multiplied with another signal."""
+    """Activations whose output is multiplied with another tensor."""
     found = []
     for call in calls:
-        if name_of(call.target) not in ("mul", "multiply", "imul", "rmul") or len(call.fed_by) < 2:
+        tensors = [each for each in call.args if isinstance(each, (Ref, Tensor))]
+        if name_of(call.target) not in _PRODUCTS or len(tensors) < 2:
             continue
         for index in call.fed_by:
             entry = observed.get(id(calls[_through_views(index, calls)]))
@@ -303,8 +310,7 @@ def _gates(calls: Sequence[Call], observed: dict[int, _Observed]) -> list[str]:
 
 def _through_views(index: int, calls: Sequence[Call]) -> int:
     """The call behind views and reshapes."""
-    views = ("view", "reshape", "expand", "expand_as", "unsqueeze", "permute", "transpose")
-    while calls[index].name in views and isinstance(calls[index].argument(0, "input"), Ref):
+    while calls[index].name in _VIEWS and isinstance(calls[index].argument(0, "input"), Ref):
         index = calls[index].argument(0, "input").index
     return index
 

@@ -74,7 +74,7 @@ def shares_of(function: Function, values: Tensor, axis: int) -> UnitShares:
     outputs, slopes = _with_slopes(function, values)
     by_unit = [_by_unit(each, axis) for each in (values, outputs, slopes)]
     inputs, results, steep = by_unit
-    is_dead = (steep == 0).all(1)
+    is_dead = (steep == 0).all(1) & (results.amin(1) == results.amax(1))
     flat = (steep.abs() < FLAT_SLOPE).double().mean(1)
     is_saturated = (flat >= 0.5) & ~is_dead
     return UnitShares(

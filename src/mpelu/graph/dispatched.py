@@ -25,8 +25,9 @@ class Dispatched(TorchDispatchMode):
     """
 
     def __init__(self, operation: Operation, known: Callable[[Call], bool] | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._operation, self._known = operation, known
+        self._open: list[OpOverload] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

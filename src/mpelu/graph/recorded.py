@@ -120,9 +120,16 @@ class _Recorder(TorchFunctionMode):
         if self._before is not None:
             with self._unwatched():
                 self._before(call, args, kwargs)
-        if self._known is not None and self._places is None and not self._known(call):
+        if self._places is None and not self._is_known(call):
             return self._look_inside(call, tensors_in((args, kwargs)), forward)
         return self._finish(call, forward(), args, forward)
+
+    def _is_known(self, call: Call) -> bool:
+        was_inside, self._inside_leaf = self._inside_leaf, True  # it may try copies of the module
+        try:
+            return self._known is None or self._known(call)
+        finally:
+            self._inside_leaf = was_inside
 
     def _finish(self, call: Call, output: Any, args: tuple[Any, ...], forward: Any) -> Any:
         """Writes a call down, now that its output is there."""
@@ -203,16 +210,19 @@ class _Recorder(TorchFunctionMode):
     def _make_real(self, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
         """On fake tensors: also computes a constant, so that its values count."""
         fakes = [tensor for tensor in tensors_in(output) if isinstance(tensor, FakeTensor)]
-        if not fakes or isinstance(target, nn.Module):
+        if not fakes:
             return
         real_args, real_kwargs = substitute((args, kwargs), FakeTensor, self._real)
         if any(isinstance(tensor, FakeTensor) for tensor in tensors_in((real_args, real_kwargs))):
             return
+        was_inside, self._inside_leaf = self._inside_leaf, True
         try:
             with torch._C.DisableTorchFunction(), _disable_current_modes():
                 reals = tensors_in(target(*real_args, **real_kwargs))
         except Exception:  # whatever a function called out of its context raises
             return
+        finally:
+            self._inside_leaf = was_inside
         for fake, real in zip(fakes, reals, strict=False):
             # The fake one is kept alive, so that no other gets its id.
             self._reals[id(fake)] = fake, real

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.utils.parametrize import ParametrizationList
 
 
 class Weights:
@@ -49,7 +50,7 @@ class Weights:
             return False
         parameter = self._model.get_parameter(self._derived[id(tensor)][1])
         # Views made below autograd have no base, but share the memory.
-        return place(tensor)[0] != place(parameter)[0]
+        return bool(place(tensor)[0] != place(parameter)[0])
 
     def is_trained(self, tensor: Tensor) -> bool:
         """Whether the parameter that a tensor is, or comes from, is trained."""
@@ -76,6 +77,11 @@ class Weights:
         """The tensor computed again from the parameters as they are now."""
         derived = self._derived.get(id(tensor))
         return tensor if derived is None else derived[2]()
+
+    def has_state(self, name: str) -> bool:
+        """Whether a parametrization of the parameter keeps buffers, as a spectral norm does."""
+        owner = self._model.get_submodule(name.rpartition(".")[0])
+        return isinstance(owner, ParametrizationList) and any(True for _ in owner.buffers())
 
     def exponent(self, tensor: Tensor) -> float:
         """The power of its parameter's scale that a computed weight follows.

@@ -65,7 +65,7 @@ def initialize_(
     model: nn.Module,
     example_inputs: Inputs | None = None,
     method: str = "exact",
-    mode: str = "fan_in",
+    mode: str = "balanced",
     generator: torch.Generator | None = None,
     *,
     std: float = GAUSSIAN_STD,
@@ -85,11 +85,10 @@ def initialize_(
         method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
             paper's rule; "msra", "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes
             example_inputs as its batch).
-        mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" weighs signal
-            against gradient: n is the geometric mean of both fans, except in the last layer and
-            before norms; and with example_inputs weights before norms are scaled until their
-            gradients come near the last weight's, for one more pass. Ignored by xavier, gaussian
-            and lsuv.
+        mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" is "fan_in", and
+            with example_inputs also scales weights that end in a norm, which takes their scale out
+            of the signal, until their gradients come near the last weight's: for one more pass,
+            forward and backward. Ignored by xavier, gaussian and lsuv.
         generator: of the random numbers.
         std: standard deviation for method "gaussian".
         input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
@@ -126,6 +125,7 @@ def initialize_(
     _check_finite(plans)
     measured: dict[int, float] = {}
     scaled: set[int] = set()
+    balanced: set[int] = set()
     # Nothing has been written so far. Only a forward pass can still fail.
     guard = contextlib.nullcontext() if example_inputs is None else unchanged_on_error(model)
     with guard:
@@ -135,9 +135,10 @@ def initialize_(
         if example_inputs is not None:
             measured, scaled = _measure(model, example_inputs, plans, method)
             if mode == "balanced" and method in FITTED:
-                _balance_gradients(model, example_inputs, plans, measured)
-    rule = method if method in ("gaussian", "xavier") else f"{method} {mode}"
-    return Report(rows_of(model, parameters, weights, plans, rule, measured, scaled))
+                balanced = _balance_gradients(model, example_inputs, plans, measured)
+    fan = "fan_in" if mode == "balanced" else mode
+    rule = method if method in ("gaussian", "xavier") else f"{method} {fan}"
+    return Report(rows_of(model, parameters, weights, plans, rule, measured, scaled, balanced))
 
 
 def _calls(
@@ -206,7 +207,7 @@ def _fill(
     generator: torch.Generator | None,
 ) -> None:
     for plan in plans:
-        if not plan.is_trained:
+        if not plan.is_trained or plan.left:
             continue
         weight = _writable(plan, parameters)
         scale = _computed_scale(plan, weight)
@@ -282,48 +283,63 @@ def _measure(
 
 def _balance_gradients(
     model: nn.Module, inputs: Inputs, plans: Sequence[Plan], measured: dict[int, float]
-) -> None:
+) -> set[int]:
     """Scales weights that end in a norm, so that their gradients are not far from the last's.
 
     The norm takes the scale out of the signal, but a gradient is as much smaller as its weight is
-    larger. The loss is a random direction of the output.
+    larger. The loss is a random direction of the output. Returns which were scaled.
     """
-    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
-    free = [plan for plan in plans if plan.is_free and plan.is_trained]
+    free = [
+        index
+        for index, plan in enumerate(plans)
+        if plan.is_free and plan.is_trained and not plan.is_computed
+    ]
     last = next((plan for plan in reversed(plans) if plan.is_trained), None)
     if last is None or not free:
-        return
+        return set()
     parameters = dict(model.named_parameters())
-    chosen = [parameters[plan.name] for plan in [last, *free]]
-    with (
-        unchanged(list(model.modules())),
-        evaluating(model.modules()),
-        torch.enable_grad(),
-    ):
+    chosen = [parameters[plan.name] for plan in [last, *[plans[index] for index in free]]]
+    norms = _gradient_norms(model, inputs, chosen)
+    scaled: set[int] = set()
+    for index, norm in zip(free, norms[1:], strict=False):
+        if not (norm > 0 and norms[0] > 0):
+            continue
+        ratio = norm / norms[0]
+        factor = ratio / min(max(ratio, 1 / GRADIENT_TOLERANCE), GRADIENT_TOLERANCE)
+        factor = min(max(factor, 1 / LARGEST), LARGEST)
+        if factor == 1:
+            continue
+        plan = plans[index]
+        with torch.no_grad():
+            parameters[plan.name].mul_(factor)
+        plan.std = plan.std * factor
+        plan.predicted = (plan.predicted or 0.0) * factor**2
+        scaled.add(index)
+        if index in measured:
+            measured[index] *= factor**2
+    return scaled
+
+
+def _gradient_norms(
+    model: nn.Module, inputs: Inputs, parameters: Sequence[nn.Parameter]
+) -> list[float]:
+    """Of each parameter along a random direction; none if the model has no backward pass."""
+    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
+    with unchanged(list(model.modules())), evaluating(model.modules()), torch.enable_grad():
         outputs = [
             tensor
             for tensor in tensors_in(model(*args, **kwargs))
             if tensor.is_floating_point() and tensor.requires_grad
         ]
         if not outputs:
-            return
+            return []
         generator = torch.Generator().manual_seed(0)
         direction = torch.randn(outputs[0].shape, generator=generator).to(outputs[0])
-        gradients = torch.autograd.grad(outputs[0], chosen, direction, allow_unused=True)
-    norms = [0.0 if each is None else each.norm().item() for each in gradients]
-    for plan, norm in zip(free, norms[1:], strict=True):
-        if not (norm > 0 and norms[0] > 0):
-            continue
-        ratio = norm / norms[0]
-        factor = ratio / min(max(ratio, 1 / GRADIENT_TOLERANCE), GRADIENT_TOLERANCE)
-        factor = min(max(factor, 1 / LARGEST), LARGEST)
-        with torch.no_grad():
-            parameters[plan.name].mul_(factor)
-        plan.std = plan.std * factor
-        plan.predicted = (plan.predicted or 0.0) * factor**2
-        index = plans.index(plan)
-        if index in measured:
-            measured[index] *= factor**2
+        try:
+            gradients = torch.autograd.grad(outputs[0], parameters, direction, allow_unused=True)
+        except RuntimeError:  # a model that only evaluates may change what autograd needs
+            return []
+    return [0.0 if each is None else each.norm().item() for each in gradients]
 
 
 def _is_off(measured: float, predicted: float | None, tolerance: float) -> bool:

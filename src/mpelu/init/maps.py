@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from mpelu.graph import Call
 from mpelu.init.layers import Layer
-from mpelu.init.signal import padded
+from mpelu.init.operations.shape import pad_amounts
+from mpelu.init.signal import Profile, padded, resized
 
 SIZE = 64
 """Maps of the input are taken to be at least this large."""
@@ -51,14 +53,25 @@ def pads_small(call: Call, step: float) -> bool:
     amounts: Any = call.target.padding
     size = max(1, round(SIZE / step))
     axes = zip(amounts[::2], amounts[1::2], strict=True)
-    return math.prod(size / (size + sum(pair)) for pair in axes) < LEAST_SHARE
+    return bool(math.prod(size / (size + sum(pair)) for pair in axes) < LEAST_SHARE)
+
+
+def surrounded(profile: Profile, call: Call) -> Profile:
+    """The profile after zeros were put around a map."""
+    amounts = pad_amounts(call)
+    pairs = list(zip(amounts[::2], amounts[1::2], strict=True))[: len(profile)]
+    if not all(isinstance(amount, int) and amount >= 0 for pair in pairs for amount in pair):
+        return resized(profile, call.shape)
+    wider = [F.pad(values, pair) for values, pair in zip(reversed(profile), pairs, strict=False)]
+    kept = profile[: len(profile) - len(pairs)]
+    return (*kept, *(values / values.mean() for values in reversed(wider)))
 
 
 def step_after(call: Call, layer: Layer | None, step: float) -> float:
     """How many pixels of the input lie between neighbours of the call's output, by axis."""
     if layer is not None:
         strides: Sequence[int] = layer.stride or (1,)
-        ratio = math.prod(strides) ** (1 / len(strides))
+        ratio: float = math.prod(strides) ** (1 / len(strides))
         return step / ratio if layer.transposed else step * ratio
     target: Any = call.target
     if isinstance(target, (nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)):
@@ -68,4 +81,4 @@ def step_after(call: Call, layer: Layer | None, step: float) -> float:
     else:
         return step
     taken = taken[0] if isinstance(taken, (tuple, list)) else taken
-    return step * taken if isinstance(taken, int) else step
+    return float(step * taken) if isinstance(taken, int) else step

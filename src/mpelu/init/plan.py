@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from mpelu.graph import Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.layers import Layer, layer_of
-from mpelu.init.maps import PADDING_NOTE, is_small, pads_small, step_after
-from mpelu.init.operations import Step, added_signals, ends_in_norm, propagate
+from mpelu.init.maps import PADDING_NOTE, is_small, pads_small, step_after, surrounded
+from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
 from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
@@ -32,6 +32,10 @@ LARGEST = 10.0
 """Variance above which first-order rules give way to the exact one, with inputs or shapes."""
 
 TANGENT_NOTE = "its tangents at zero vanish; its exact second moment was used"
+STATE_NOTE = (
+    "its parametrization sets its scale, from values that it keeps for this weight; left as it was"
+)
+HOOK_NOTE = "fed by {name}, whose weight a hook computes"
 FEW_NOTE = "measured on very few values per channel"
 CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
 
@@ -61,6 +65,8 @@ class Plan:
     """Whether the weight is computed from the parameter."""
     is_fixed: bool = False
     """Whether the weight is standardized, so that the scale of the parameter has no effect."""
+    left: str = ""
+    """Why the parameter is left as it was."""
 
 
 class Planner:
@@ -137,7 +143,7 @@ class Planner:
         name = None if key is None else key[0]
         is_trained = name is not None and self._weights.is_trained(layer.weight)
         if name is not None and key not in self._of_weight:
-            fan, std = self._std(index, layer, signal, reached)
+            fan, std = self._std(layer, signal, reached)
             plan = Plan(
                 name,
                 layer.weight,
@@ -150,6 +156,7 @@ class Planner:
                 0.0,
                 self._doubts(signal),
                 is_free=self._mode == "balanced"
+                and self._knows_shapes
                 and ends_in_norm(index, self._calls, self._consumers),
                 is_computed=self._weights.is_computed(layer.weight),
             )
@@ -178,6 +185,8 @@ class Planner:
             doubts=signal.doubts,
             growth=signal.growth,
         )
+        if name is None and isinstance(call.target, nn.Module) and list(call.target.parameters()):
+            after = doubted(after, HOOK_NOTE.format(name=call.name))
         if index in self._plans:
             self._plans[index][0].predicted = after.overall_variance
         return after, profile
@@ -193,13 +202,15 @@ class Planner:
                 plan.doubts = (*plan.doubts, CAPPED_NOTE)
         if plan.is_computed:
             plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
+            if plan.is_fixed and self._weights.has_state(plan.name):
+                plan.left = STATE_NOTE
 
     def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
         if call.target is None:
             profile = flat(call.shape)
         else:
             fed = self._profiles[call.fed_by[0]] if call.fed_by else ()
-            profile = resized(fed, call.shape)
+            profile = surrounded(fed, call) if pads_zeros(call) else resized(fed, call.shape)
             if len(call.fed_by) > 1 and added_signals(call):
                 self._share_sum(call)
             elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
@@ -216,25 +227,10 @@ class Planner:
             return flat(shape), 1.0
         return padded(profile, layer.kernel, layer.stride, layer.dilation, layer.padding)
 
-    def _fan(self, index: int, layer: Layer) -> float:
-        """n of the rule. "balanced" leaves fan_in where a norm follows, and in the last layer."""
-        mode = self._mode
-        if mode == "balanced" and (
-            index == self._last or ends_in_norm(index, self._calls, self._consumers)
-        ):
-            mode = "fan_in"
-        if mode == "balanced" and not layer.transposed:
-            # An input feeds fewer outputs where the kernel takes steps.
-            return fan_of(mode, layer.fan_in, layer.fan_out / math.prod(layer.stride))
-        return fan_of(mode, layer.fan_in, layer.fan_out)
-
-    def _std(
-        self, index: int, layer: Layer, signal: Signal, reached: float
-    ) -> tuple[float | None, Value]:
+    def _std(self, layer: Layer, signal: Signal, reached: float) -> tuple[float | None, Value]:
         """n of the rule and the standard deviation, of each group where they differ.
 
         Args:
-            index: of the call.
             layer: whose weight it is for.
             signal: into the layer.
             reached: share of the layer's inputs that are not padding.
@@ -246,7 +242,9 @@ class Planner:
         if self._method == "xavier":
             fan = fan_of("average", layer.fan_in, layer.fan_out)
             return fan, fan**-0.5
-        fan = self._fan(index, layer)
+        # "balanced" scales only weights whose scale doesn't change the signal, afterwards.
+        mode = "fan_in" if self._mode == "balanced" else self._mode
+        fan = fan_of(mode, layer.fan_in, layer.fan_out)
         if self._method == "exact":
             return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5
         return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5

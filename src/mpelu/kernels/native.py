@@ -42,8 +42,15 @@ _WRONG_BACKEND = (
 )
 
 # What binding.cpp uses of Python.
-_PYTHON = ("PyCFunction_NewEx", "PyLong_AsLongLong", "PyLong_FromLong", "PyErr_Occurred")
-_PYTHON += ("PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread")
+_PYTHON = (
+    "PyCFunction_NewEx",
+    "PyLong_AsLongLong",
+    "PyLong_FromLong",
+    "PyErr_Occurred",
+    "PyErr_Clear",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+)
 
 library: Any = None
 reason = ""
@@ -116,7 +123,7 @@ def forward(
         dim: of the channels.
         inplace: overwrite the input.
     """
-    if _forward is not None and not inplace and not _is_negated(input, alpha, beta):
+    if _forward is not None and not inplace and not _is_special(input, alpha, beta):
         output = empty_like(input)
         status = _forward(input, output, alpha, beta, dim, get_num_threads())
         if status <= _DONE_KEEP_INPUT:
@@ -168,7 +175,7 @@ def backward(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Gradients of input, alpha and beta."""
-    if _backward is not None and not (_is_negated(saved, alpha, beta) or grad.is_neg()):
+    if _backward is not None and not (_is_special(saved, alpha, beta) or grad.is_neg()):
         grads = empty_like(saved), empty_like(alpha), empty_like(beta)
         status = _backward(
             saved,
@@ -265,10 +272,14 @@ def _are_plain(tensor: Tensor, alpha: Tensor, beta: Tensor, dim: int, dtype: tor
         return False
 
 
-def _is_negated(tensor: Tensor, alpha: Tensor, beta: Tensor) -> bool:
-    """Whether torch takes memory for the negative of what it holds; parameters never are."""
+def _is_special(tensor: Tensor, alpha: Tensor, beta: Tensor) -> bool:
+    """What C can't see: another layout, or memory that stands for the negative of what it holds.
+
+    Parameters never do.
+    """
     return (
-        tensor.is_neg()
+        tensor.layout is not torch.strided
+        or tensor.is_neg()
         or (type(alpha) is not Parameter and alpha.is_neg())
         or (type(beta) is not Parameter and beta.is_neg())
     )

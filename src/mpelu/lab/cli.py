@@ -142,7 +142,8 @@ def _check_packages() -> None:
 
 
 def _exit(message: str, code: int = 2) -> NoReturn:
-    print(f"mpelu: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody reads it; the code still tells
+        print(f"mpelu: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 

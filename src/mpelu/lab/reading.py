@@ -73,7 +73,7 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError(deep) from None
     level = [value]
-    for _ in range(MOST_LEVELS + 1):
+    for _ in range(MOST_LEVELS):
         level = [
             inner
             for each in level

@@ -10,6 +10,7 @@ from mpelu.init.operations.arithmetic import added_signals
 from mpelu.init.operations.calls import is_known, propagate
 from mpelu.init.operations.norms import NORMS, ends_in_norm
 from mpelu.init.operations.registry import Step, register_operation
+from mpelu.init.operations.shape import pads_zeros
 
 __all__ = [
     "NORMS",
@@ -17,6 +18,7 @@ __all__ = [
     "added_signals",
     "ends_in_norm",
     "is_known",
+    "pads_zeros",
     "propagate",
     "register_operation",
 ]

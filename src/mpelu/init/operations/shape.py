@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import dropout, padding
 
-from mpelu.graph import Ref
+from mpelu.graph import Call, Ref
 from mpelu.init.activations import LINEAR
 from mpelu.init.operations.registry import Step, named, register_operation
 from mpelu.init.signal import Signal, Source, concatenated, constant_signal, doubted, mixed
@@ -101,14 +102,28 @@ def _assign(step: Step) -> Signal:
     return mixed(step.signal(step.call.args[2]))
 
 
+def pad_amounts(call: Call) -> Any:
+    """How much is put before and after along each dimension, from the last one on."""
+    is_module = isinstance(call.target, nn.Module)
+    return call.target.padding if is_module else call.argument(1, "pad", ())  # type: ignore[union-attr]
+
+
+def pads_zeros(call: Call) -> bool:
+    """Whether the call puts zeros around its input."""
+    if isinstance(call.target, padding._ConstantPadNd):
+        return not call.target.value
+    if isinstance(call.target, nn.Module) or call.name not in ("pad", "constant_pad_nd"):
+        return False
+    if call.name == "constant_pad_nd":
+        return not call.argument(2, "value")
+    return call.argument(2, "mode", "constant") == "constant" and not call.argument(3, "value")
+
+
 @register_operation(padding._ConstantPadNd, *named("pad", "constant_pad_nd"))
 def _pad(step: Step) -> Signal | None:
     """Zeros for new channels; new positions take their share of the moments."""
     call, signal = step.call, step.first
-    if isinstance(call.target, nn.Module):
-        amounts, fill = call.target.padding, call.target.value
-    else:
-        amounts, fill = call.argument(1, "pad", ()), call.argument(3, "value")
+    amounts = pad_amounts(call)
     dims = len(call.shape) if call.shape is not None else 4
     position = 2 * (dims - 2)
     if not isinstance(amounts, (tuple, list)):
@@ -117,8 +132,7 @@ def _pad(step: Step) -> Signal | None:
         return doubted(signal, f"fed by {call.name} by a number of zeros that is not known")
     if len(amounts) <= position or not any(amounts[position : position + 2]):
         before = step.shape(call.argument(0, "input"))
-        is_zeros = call.argument(2, "mode", "constant") == "constant" and not fill
-        if before is None or call.shape is None or not is_zeros or not any(amounts):
+        if before is None or call.shape is None or not pads_zeros(call) or not any(amounts):
             return signal
         share = before.numel() / max(1, call.shape.numel())
         second = signal.second * share

@@ -105,8 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         execution.out,
         say,
     )
-    runs = len(chosen.arms) * chosen.seeds
-    say(f"{runs} runs of {chosen.config.iterations} steps, {jobs} at a time")
+    say(f"{chosen.config.iterations} steps per run, {jobs} at a time")
     code, done, began, result = 0, 0, time.monotonic(), None
     events = runner.run([chosen.study(summarize)], chosen.options(), execution)
     try:
@@ -115,12 +114,11 @@ def run(arguments: argparse.Namespace) -> int:
                 if event.result is not None:
                     result = event.result
                     continue
+                text = event.text
                 if event.total:
                     done += 1
-                    text = f"{event.text}{_left(began, done, event.total)}"
-                    say(text) if not event.is_problem else _say(text)
-                elif event.is_problem:
-                    _say(event.text)
+                    text += _left(began, done, event.total)
+                (_say if event.is_problem else say)(text)
                 code = max(code, int(event.is_problem))
     except KeyboardInterrupt as error:
         print("interrupted; run the same command again to continue", flush=True)

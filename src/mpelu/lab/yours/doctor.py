@@ -198,7 +198,7 @@ def _result(found: Diagnosis, title: str) -> Result:
     shares = {(each[0], each[1]): each[3:] for each in unit_cells(found)}
     rows = [
         (
-            " ".join(cells(row)[:2]),
+            ": ".join(cells(row)[:2]),
             *cells(row)[2:],
             *(shares.get((str(row.position), row.name)) or ("", "", "")),
         )

@@ -4,6 +4,8 @@ const SMOKE =
   "A smoke test: a few steps on toy data, to show that everything runs. " +
   "The numbers are not measurements.";
 
+const LONG = 12;
+
 function resultsSection(results) {
   if (!results.length) return null;
   const name = (result) =>
@@ -36,6 +38,21 @@ function resultPart(result, index) {
     ["seeds", result.seeds === null ? "unknown" : String(result.seeds)],
     ["data", result.data || "unknown"],
   ];
+  const rows = result.rows.length ? resultTable(id, result) : null;
+  const notes = result.notes.length
+    ? el(
+        "ul",
+        { class: "note" },
+        result.notes.map((note) => el("li", {}, note)),
+      )
+    : null;
+  const plots = result.plots.length
+    ? el(
+        "div",
+        { class: "grid" },
+        result.plots.map((plot, i) => resultPlot(`${id}-plot-${i}`, plot)),
+      )
+    : null;
   return el(
     "article",
     { id, "aria-labelledby": `${id}-title` },
@@ -55,21 +72,8 @@ function resultPart(result, index) {
     result.shrunk.length
       ? el("p", { class: "note" }, `Reduced from the paper: ${result.shrunk.join("; ")}.`)
       : null,
-    result.rows.length ? resultTable(id, result) : null,
-    result.notes.length
-      ? el(
-          "ul",
-          { class: "note" },
-          result.notes.map((note) => el("li", {}, note)),
-        )
-      : null,
-    result.plots.length
-      ? el(
-          "div",
-          { class: "grid" },
-          result.plots.map((plot, i) => resultPlot(`${id}-plot-${i}`, plot)),
-        )
-      : null,
+    // A long table comes last.
+    result.headline && result.rows.length > LONG ? [notes, plots, rows] : [rows, notes, plots],
   );
 }
 
