@@ -268,11 +268,14 @@ def models_table(results: dict[str, dict[str, Any]]) -> str:
         "|---" * (5 + len(shown)) + "|",
     ]
     for name, scores in results.items():
-        own = scores["exact balanced"]
+        own = scores.get("exact balanced", scores["exact"])
         seconds = ", ".join(
             f"{scores[method]['seconds']:.2f}" if "seconds" in scores.get(method, {}) else "-"
             for method in ("exact balanced", "lsuv", "anyinit")
         )
+        if "error" in own:
+            lines.append(f"| {name} | {own['error']} |" + " |" * (3 + len(shown)))
+            continue
         cells = [
             name,
             f"{own['placed']}, {len(own['left'])}",
