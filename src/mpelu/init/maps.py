@@ -20,7 +20,7 @@ SIZE = 64
 """Maps of the input are taken to be at least this large."""
 LEAST_SHARE = 0.55
 """Padding that may leave less of a layer's inputs than this is noted."""
-PADDING_NOTE = "zeros around a map whose size is not known; pass example_inputs or input_shape"
+PADDING_NOTE = "zeros around a map whose size is not known (pass example_inputs or input_shape)"
 
 
 def is_small(layer: Layer, step: float) -> bool:
