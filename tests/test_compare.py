@@ -24,7 +24,7 @@ from mpelu.lab.studies.statistics import paired_difference
 from mpelu.lab.training import network
 from mpelu.lab.training.swapping import swap_activations
 from mpelu.lab.yours.comparison import Arm, parse_budget
-from mpelu.lab.yours.costs import Cost, steps_within
+from mpelu.lab.yours.costs import ArmCost, steps_within
 from mpelu.lab.yours.verdict import verdict
 
 NETWORK = """
@@ -155,7 +155,7 @@ def test_a_budget_is_a_time_or_steps(text: str) -> None:
 
 
 def test_time_becomes_steps_that_the_slowest_arm_has_time_for() -> None:
-    fast, slow = (Cost(step=step, test=0.1, memory=1, parameters=1) for step in (0.01, 0.02))
+    fast, slow = (ArmCost(step=step, test=0.1, memory=1, parameters=1) for step in (0.01, 0.02))
     costs = {"fast": fast, "slow": slow}
     both = steps_within(600, costs, runs=10, jobs=2)
     assert both == steps_within(600, {"slow": slow}, runs=10, jobs=2)
