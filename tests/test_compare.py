@@ -18,13 +18,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import mpelu
-from mpelu.lab import Config, cli
+from mpelu.lab import Config, cli, load_network, train
 from mpelu.lab.errors import UserError
 from mpelu.lab.studies.statistics import paired_difference
 from mpelu.lab.training import network
 from mpelu.lab.training.swapping import swap_activations
 from mpelu.lab.yours.comparison import Arm, parse_budget
-from mpelu.lab.yours.costs import Cost, steps_within
+from mpelu.lab.yours.costs import ArmCost, steps_within
 from mpelu.lab.yours.verdict import verdict
 
 NETWORK = """
@@ -59,8 +59,12 @@ class Net(nn.Module):
         return self.head(self.relu(self.hidden(x)))
 
 
-def linear(num_classes, in_channels):
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+class Swish(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+
+    def forward(self, x):
+        return x * torch.sigmoid(x)
 
 
 def plain(num_classes, in_channels):
@@ -155,7 +159,7 @@ def test_a_budget_is_a_time_or_steps(text: str) -> None:
 
 
 def test_time_becomes_steps_that_the_slowest_arm_has_time_for() -> None:
-    fast, slow = (Cost(step=step, test=0.1, memory=1, parameters=1) for step in (0.01, 0.02))
+    fast, slow = (ArmCost(step=step, test=0.1, memory=1, parameters=1) for step in (0.01, 0.02))
     costs = {"fast": fast, "slow": slow}
     both = steps_within(600, costs, runs=10, jobs=2)
     assert both == steps_within(600, {"slow": slow}, runs=10, jobs=2)
@@ -177,6 +181,18 @@ def test_the_verdict_says_only_what_the_interval_does() -> None:
     assert f"3 seeds could show {unclear.detectable:.2f}" in said
     assert "more seeds are needed" in verdict(one, base, paired_difference([5.0], [7.0]))
     assert "no pair of finished runs" in verdict(one, base, None)
+
+
+def test_a_run_folder_imports_no_activation_that_was_not_vouched_for(mine: str) -> None:
+    config = Config(
+        model="resnet-8", data="digits", convert=f"{mine}:Swish", iterations=1, batch_size=16,
+        train_limit=16, test_limit=16,
+    )  # fmt: skip
+    train(config, "run")
+    with pytest.raises(UserError, match=f"if you trust it, add --convert {mine}:Swish"):
+        load_network("run")
+    trained = load_network("run", trust=[f"{mine}:Swish"]).model
+    assert sum(type(each).__name__ == "Swish" for each in trained.modules()) == 7
 
 
 ARGUMENTS = ["--data", "digits", "--activations", "relu,mpelu", "--seeds", "2", "--budget"]

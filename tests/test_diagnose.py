@@ -19,7 +19,7 @@ from mpelu.diagnosis.samples import random_samples
 
 def plain(
     activation: type[nn.Module], depth: int, width: int = 64, method: str = "", std: float = 0.01
-) -> nn.Sequential:
+) -> Any:
     torch.manual_seed(0)
     layers = [each for _ in range(depth) for each in (nn.Linear(width, width), activation())]
     model = nn.Sequential(*layers, nn.Linear(width, 10))
@@ -104,7 +104,7 @@ def test_a_dead_layer_in_a_residual_branch_is_named() -> None:
             return out
 
     torch.manual_seed(0)
-    model = nn.Sequential(*(Residual() for _ in range(4)), nn.Linear(64, 10))
+    model: Any = nn.Sequential(*(Residual() for _ in range(4)), nn.Linear(64, 10))
     nn.init.constant_(model[2].inner.bias, -50)
     found = mpelu.diagnose(model, batch())
     assert found.sentence.startswith("layer 5, `2.relu`: the whole activation is dead")
@@ -137,7 +137,7 @@ def test_healthy_networks_are_called_so() -> None:
     # Small weights do no harm where a norm follows.
     layers = [each for _ in range(8) for each in (nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU())]
     normed = nn.Sequential(*layers, nn.Linear(64, 10))
-    for layer in normed[:-1]:
+    for layer in layers:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.01)
     assert mpelu.diagnose(normed, batch()).is_healthy
@@ -176,7 +176,7 @@ def test_values_that_are_not_finite_are_found_first() -> None:
 
 def test_rows_are_what_autograd_says() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(
+    model: Any = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 3), nn.SiLU(), nn.Flatten(),
         nn.Linear(64, 5),
     ).double()  # fmt: skip
@@ -207,7 +207,8 @@ def test_rows_are_what_autograd_says() -> None:
 
 
 def test_shares_of_units_are_counted() -> None:
-    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4), nn.Tanh(),
+    model: Any = nn.Sequential(
+nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4), nn.Tanh(),
                           nn.Linear(4, 2))  # fmt: skip
     with torch.no_grad():
         model[0].weight.copy_(torch.eye(4))

@@ -27,16 +27,15 @@ _FIELDS = (
 )  # fmt: skip
 _EXAMPLES = """\
 examples:
-  mpelu compare mine:net --data digits --activations relu,mpelu --seeds 5 --budget 5m
-  mpelu compare mine:net --data photos --activations own,elu,mpelu --budget '2000 steps'
-  mpelu compare mine:net --data cifar10 --data-dir ~/data --inits own,exact --budget 8h"""
+  mpelu compare mine:net --data digits --activations relu,mpelu --budget 5m
+  mpelu compare mine:net --data photos --inits own,exact --budget '2000 steps'
+  mpelu compare mine:net --data cifar10 --data-dir ~/data --budget 8h"""
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare",
-        description="Train the same model with several activations, and say whether they\n"
-        "differ.\n\n"
+        description="Train a model with several activations, and say whether they differ.\n\n"
         "Runs with the same seed have the same initial weights and batches. Run the\n"
         "same command again after an interruption: it goes on where it was.",
         epilog=_EXAMPLES,

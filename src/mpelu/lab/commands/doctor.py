@@ -23,9 +23,9 @@ _FIELDS = ("data_dir", "model_options", "activation", "init", "seed")
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
-        description="Say in a sentence why a network doesn't train: where its signal dies or\n"
-        "explodes, whether the gradient arrives, which units are dead, and what each\n"
-        "initialization would give. The network is measured on one batch.",
+        description="Say in a sentence why a network doesn't train.\n\n"
+        "It is measured on one batch: where the signal dies or explodes, whether the\n"
+        "gradient arrives, which units are dead, and what each initialization would give.",
         epilog=_EXAMPLES,
     )
     parser.add_argument(

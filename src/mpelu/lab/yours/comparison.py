@@ -15,7 +15,7 @@ from mpelu.lab.errors import UserError, choose, flag, one_line
 from mpelu.lab.references import is_reference
 from mpelu.lab.run import files
 from mpelu.lab.studies.study import Options, Setting, Study
-from mpelu.lab.yours.costs import Cost, measure, steps_within
+from mpelu.lab.yours.costs import ArmCost, measure, steps_within
 
 if TYPE_CHECKING:
     from mpelu.converting import ConvertedActivation
@@ -64,7 +64,7 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ModelComparison:
     """What is compared, and for how long each run trains."""
 
     config: Config
@@ -73,14 +73,14 @@ class Comparison:
     """The first is what the others are compared with."""
     seeds: int
     budget: str
-    costs: dict[str, Cost]
+    costs: dict[str, ArmCost]
     """By the name of the arm."""
     notes: tuple[str, ...]
     """What couldn't be swapped."""
     asked: dict[str, list[str]]
     """The names that were given; the model's own activation may have been added to them."""
 
-    def study(self, summarize: Callable[[Comparison, Gathered], Result]) -> Study:
+    def study(self, summarize: Callable[[ModelComparison, Gathered], Result]) -> Study:
         """The study that trains every arm with every seed.
 
         Args:
@@ -131,7 +131,7 @@ def plan(
     jobs: int,
     out: Path,
     say: Say,
-) -> Comparison:
+) -> ModelComparison:
     """The comparison that the directory holds, or a new one, which is written there.
 
     A budget of time becomes a number of steps by a short measurement of each arm: as many as the
@@ -170,7 +170,7 @@ def plan(
             f"runs, got {budget!r}, enough for {max(0, steps)}",
             field="budget",
         )
-    made = Comparison(
+    made = ModelComparison(
         config=replace(
             config,
             epochs=None,
@@ -313,15 +313,15 @@ def _resumed(
     seeds: int,
     budget: str,
     out: Path,
-) -> Comparison:
+) -> ModelComparison:
     try:
         before = Config.from_values(found["config"])
-        kept = Comparison(
+        kept = ModelComparison(
             config=replace(before, data_dir=config.data_dir),
             arms=tuple(Arm(**each) for each in found["arms"]),
             seeds=max(seeds, int(found["seeds"])),
             budget=str(found["budget"]),
-            costs={name: Cost(**each) for name, each in found["costs"].items()},
+            costs={name: ArmCost(**each) for name, each in found["costs"].items()},
             notes=tuple(found["notes"]),
             asked=dict(found["asked"]),
         )

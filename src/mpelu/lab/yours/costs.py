@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
+class ArmCost:
     """What an arm costs on this machine."""
 
     step: float
@@ -43,7 +43,7 @@ class Cost:
     parameters: int
 
 
-def measure(config: Config, arms: Sequence[Arm], jobs: int, say: Say) -> dict[str, Cost]:
+def measure(config: Config, arms: Sequence[Arm], jobs: int, say: Say) -> dict[str, ArmCost]:
     """The cost of each arm, by name.
 
     Raises:
@@ -62,7 +62,7 @@ def measure(config: Config, arms: Sequence[Arm], jobs: int, say: Say) -> dict[st
     return costs
 
 
-def steps_within(seconds: float, costs: dict[str, Cost], runs: int, jobs: int) -> int:
+def steps_within(seconds: float, costs: dict[str, ArmCost], runs: int, jobs: int) -> int:
     """Steps per run so that all runs end in time, if each were as slow as the slowest."""
     rounds = math.ceil(runs / jobs)
     slowest = max(costs.values(), key=lambda cost: cost.step)
@@ -70,7 +70,7 @@ def steps_within(seconds: float, costs: dict[str, Cost], runs: int, jobs: int) -
     return int(left / (_SAFETY * slowest.step))
 
 
-def _cost(trainer: Trainer) -> Cost:
+def _cost(trainer: Trainer) -> ArmCost:
     import torch
 
     from mpelu.lab.training.evaluation import evaluate
@@ -102,7 +102,7 @@ def _cost(trainer: Trainer) -> Cost:
                 break
     start = time.perf_counter()
     evaluate(trainer.result, trainer.dataset, config, trainer.world)
-    return Cost(
+    return ArmCost(
         step=best,
         test=time.perf_counter() - start,
         memory=saved.bytes(trainer.model.parameters()) / 2**20,

@@ -9,10 +9,10 @@ from mpelu.lab.studies.gather import Gathered, SettingRuns, is_number
 from mpelu.lab.studies.results import Cell, Plot, Result, Series
 from mpelu.lab.studies.statistics import POWER, Interval, mean_std, paired_difference
 from mpelu.lab.studies.summary import NoRuns, last_error
-from mpelu.lab.yours.comparison import Arm, Comparison
+from mpelu.lab.yours.comparison import Arm, ModelComparison
 
 
-def summarize(comparison: Comparison, gathered: Gathered) -> Result:
+def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
     """The result of a comparison.
 
     Raises:
@@ -110,7 +110,7 @@ def verdict(arm: Arm, base: Arm, found: Interval | None) -> str:
 
 
 def _row(
-    comparison: Comparison, arm: Arm, runs: SettingRuns, found: Interval | None
+    comparison: ModelComparison, arm: Arm, runs: SettingRuns, found: Interval | None
 ) -> tuple[Cell, ...]:
     values = tuple(value for each in runs.ended if (value := last_error(each)) is not None)
     diverged = sum(each.diverged for each in runs.ended)
@@ -136,7 +136,7 @@ def _row(
     )
 
 
-def _has_inits(comparison: Comparison) -> bool:
+def _has_inits(comparison: ModelComparison) -> bool:
     return len({arm.init for arm in comparison.arms}) > 1
 
 
@@ -166,7 +166,7 @@ def _headline(
     return "; ".join(found)
 
 
-def _optimizer(comparison: Comparison) -> str:
+def _optimizer(comparison: ModelComparison) -> str:
     config = comparison.config
     return f"{config.optimizer}, learning rate {config.lr:g}, {config.schedule} schedule"
 
