@@ -7,6 +7,7 @@ Time spent in hashing is measured inside a run, so that noise of the training do
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 import tempfile
 import time
@@ -49,8 +50,6 @@ class TimedHashlib:
     """hashlib with its constructor and `update` timed."""
 
     def __init__(self, watch: Stopwatch) -> None:
-        import hashlib
-
         class Hash:
             def __init__(self, data: Any = b"") -> None:
                 self._hash = watch.around(hashlib.sha256)(data)
@@ -74,16 +73,15 @@ def of_a_run(run: Path) -> None:
         model="resnet-20", activation="mpelu", iterations=100, batch_size=64, log_every=1,
         checkpoint_every=10, test_every=50, threads=1,
     )  # fmt: skip
-    hashed = TimedHashlib(watch)
-    checksums.hashlib = metrics.hashlib = hashed  # type: ignore[attr-defined]
+    for module in (checksums, metrics):
+        setattr(module, "hashlib", TimedHashlib(watch))  # noqa: B010 (mypy)
     began = time.perf_counter()
     train(config, run)
     total = time.perf_counter() - began
     share = watch.seconds / total
     print(f"a run of 100 steps: {total:.1f} s, hashing {1000 * watch.seconds:.1f} ms, {share:.3%}")
-    import hashlib
-
-    checksums.hashlib = metrics.hashlib = hashlib  # type: ignore[attr-defined]
+    for module in (checksums, metrics):
+        setattr(module, "hashlib", hashlib)  # noqa: B010 (mypy)
 
 
 def of_weights(folder: Path) -> None:
@@ -91,7 +89,8 @@ def of_weights(folder: Path) -> None:
     path = folder / "model.safetensors"
     weights = {f"layer{index}": torch.randn(262_144) for index in range(10)}
     path.write_bytes(checkpoint.to_bytes(weights))
-    plain, checked = [], []
+    plain: list[float] = []
+    checked: list[float] = []
     for _ in range(ROUNDS):
         for times, read in ((plain, load_file), (checked, checksums.read_tensors)):
             began = time.perf_counter()

@@ -70,7 +70,7 @@ def test_batches_in_order(images: Path) -> None:
         assert labels.tolist() == [index % 3 for index in batch.tolist()]
         for index, picture in zip(batch.tolist(), pictures, strict=True):
             (path,) = (images / "val" / CLASSES[index % 3]).glob(f"{index // 3:03}.*")
-            expected = decode(path, 16, 3)[:, 2:14, 2:14].float() / 255
+            expected = decode(path, 16, 3, 10**6)[:, 2:14, 2:14].float() / 255
             assert torch.equal(picture, expected)
 
 

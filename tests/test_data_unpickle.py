@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_persistent_objects_are_refused() -> None:
 def test_every_truncation_is_an_error() -> None:
     whole = pickled({b"data": np.zeros((1, 6), np.uint8), b"labels": [1]})
     for length in range(len(whole)):
-        with pytest.raises(UserError, match="batch: the pickle is damaged"):
+        with pytest.raises(UserError, match=r"batch: the pickle is damaged"):
             unpickle.loads(whole[:length], "batch")
 
 
@@ -111,3 +112,13 @@ def test_array_with_too_few_bytes() -> None:
     )
     with pytest.raises(UserError, match=r"expected \(1, 6\) bytes, got 5"):
         unpickle.to_tensor(unpickle.loads(data, "batch")["data"], "batch")
+
+
+@pytest.mark.parametrize("number", [b"r\xff\xff\xff\x0f", b"r\x00\x00\x01\x00", b"p268435455\n"])
+def test_a_number_that_would_need_gigabytes(number: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"batch: the pickle is damaged .*it numbers an object"):
+        unpickle.loads(b"\x80\x02}" + number + b".", "batch")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000

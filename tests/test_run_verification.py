@@ -201,3 +201,18 @@ def test_an_empty_path_is_refused(
     for words in (["train", "--out", ""], ["reproduce", "figure1", "--out", ""]):
         assert refused(words, capsys) == "--out: expected a path, got ''"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_edited_config_says_what_to_do(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.json"
+    values = {**files.read_json(run / "config.json"), "epochs": 1}
+    text = (run / "config.json").read_text()
+    path.write_text(text.replace('"epochs": 3', '"epochs": 1'))
+    words = ["train", "--config", str(path), "--out", str(tmp_path / "new"), "--quiet"]
+    assert refused(words, capsys).endswith(
+        "mine.json is damaged: its checksum is wrong (if you edited it, remove its entry sha256)"
+    )
+    path.write_text(json.dumps(values))
+    assert cli.main(words) == 0

@@ -93,7 +93,7 @@ class Crash:
             changes = crash._is_inside(path) and any(letter in mode for letter in "wax+")
             return Writer(file) if changes else file
 
-        os.fsync = syncing
+        os.fsync = syncing  # type: ignore[assignment]
         builtins.open = opening  # type: ignore[assignment]
 
 

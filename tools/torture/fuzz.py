@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import resource
 import tarfile
 import tempfile
 import warnings
@@ -25,6 +26,10 @@ from hypothesis import strategies as st
 
 from torture.cases import SMALL, Attack, in_child, in_parallel
 
+MOST_MEMORY = 6 << 30
+"""Bytes of address space: an input that needs more is a failure, and not the end of the machine."""
+MOST_GROWTH = 500_000
+"""Kilobytes of memory that an input may take."""
 Reader = Callable[[bytes], object]
 """Reads content, raising UserError or ValueError where it is damaged."""
 TOKENS = (
@@ -107,6 +112,7 @@ def attack(folder: Path, cases: int = 100_000, first: int = 0) -> Attack:
     result.cases = sum(count for _, count, _ in plans)
 
     def work(numbers: Sequence[int]) -> list[str]:
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
         lines = []
         place = Path(tempfile.mkdtemp(dir=folder))
         (place / "run").symlink_to(folder / "run")
@@ -145,8 +151,12 @@ def fuzz(name: str, read: Reader, samples: list[bytes], count: int, start: int =
     )  # fmt: skip
     @given(mutations(samples))
     def check(data: bytes) -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
             read(data)
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+            if grown > MOST_GROWTH:
+                found.append(f"{name}: takes {grown / 1e3:,.0f} MB for {data!r:.200}")
         except ValueError as error:  # UserError is one
             if len(str(error).splitlines()) != 1:
                 found.append(f"{name}: not one line: {str(error)!r:.200}")

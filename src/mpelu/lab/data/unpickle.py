@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
+import re
 from typing import Any
 
 import torch
@@ -45,6 +47,10 @@ _ALLOWED = {
 }
 
 
+_LARGE_NUMBER = re.compile(rb"r...[^\0]|r..[^\0].|p\d{6,}", re.DOTALL)
+"""What an instruction to number an object 65,536 or higher looks like; pixels may too."""
+
+
 class _Refused(Exception):
     pass
 
@@ -71,6 +77,7 @@ def loads(data: bytes, name: str) -> dict[str, Any]:
         UserError: if the pickle is damaged or refers to anything but an array.
     """
     try:
+        _check_memo(data)
         value = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except _Refused as refused:
         raise UserError(
@@ -85,6 +92,18 @@ def loads(data: bytes, name: str) -> dict[str, Any]:
         key.decode("ascii", "replace") if isinstance(key, bytes) else str(key): each
         for key, each in value.items()
     }
+
+
+def _check_memo(data: bytes) -> None:
+    """Raises ValueError for a pickle that numbers an object higher than it has bytes.
+
+    The unpickler makes room for all numbers below, which for a pickle of ten bytes can be 16 GB.
+    """
+    if not _LARGE_NUMBER.search(data):  # which spares nearly all files the slow look at each part
+        return
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(data):
+            raise ValueError(f"it numbers an object {argument}")
 
 
 def to_tensor(value: Any, name: str) -> Tensor:

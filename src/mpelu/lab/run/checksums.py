@@ -33,10 +33,10 @@ def seal_json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
     """A JSON object with its checksum.
 
     Example:
-        >>> print(seal_json({"step": 3}).decode()[:32])
+        >>> print(seal_json({"step": 3}).decode()[:24])
         {
          "step": 3,
-         "sha256": "f05
+         "sha256":
     """
     body = json.dumps(value, indent=indent, allow_nan=indent is not None)
     start = body.removesuffix("}").removesuffix("\n").encode()
