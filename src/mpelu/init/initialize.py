@@ -32,19 +32,26 @@ from mpelu.init.lsuv import lsuv_
 from mpelu.init.model import (
     check_inputs,
     check_model,
+    fill_bias_,
     input_error,
     reason,
     reset_norms_,
     variance_of,
     zero_biases_,
 )
+from mpelu.init.orthogonal import DISTRIBUTIONS, fill_orthogonal_
 from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, Plan, Planner, deviation
 from mpelu.init.report import Report, rows_of
 from mpelu.init.rules import GAUSSIAN_STD, MODES, fill_
+from mpelu.init.shape import SHAPES, Structure, shaped
+from mpelu.init.signal import Signal
 
 NETWORK_MODES = (*MODES, "balanced")
 
-METHODS = ("taylor", "exact", "msra", "xavier", "gaussian", "lsuv")
+METHODS = ("taylor", "exact", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
+
+DEEP = {"method": "critical", "distribution": "orthogonal", "activation_shape": "depth"}
+"""What "deep" stands for."""
 
 TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off
@@ -67,6 +74,9 @@ def initialize_(
     *,
     std: float = GAUSSIAN_STD,
     input_shape: Sequence[Any] | None = None,
+    distribution: str | None = None,
+    activation_shape: str | None = None,
+    shape_target: float | None = None,
 ) -> Report:
     """Sets every weight of a network by the activation that feeds it.
 
@@ -80,8 +90,10 @@ def initialize_(
             variances, and weights whose prediction fails are scaled by measurement; the price is
             two forward passes.
         method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
-            paper's rule; "msra", "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes
-            example_inputs as its batch).
+            paper's rule; "critical", which keeps the variance of gradients by the weights and
+            that of the signal by the biases; "deep", for very deep networks without norms and
+            shortcuts: critical, orthogonal, with shapes by depth; "msra", "xavier", "gaussian" or
+            "lsuv" (see `lsuv_`; takes example_inputs as its batch).
         mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" weighs signal
             against gradient: n is the geometric mean of both fans, except in the last layer and
             before norms; and with example_inputs weights before norms are scaled until their
@@ -92,6 +104,14 @@ def initialize_(
         input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
             shapes for several inputs. Instead of example_inputs, for models that torch.fx can't
             trace, and for predictions that know the size of each map. Nothing is run.
+        distribution: "normal", or "orthogonal": orthogonal matrices, in the middle of the kernel
+            for convolutions of stride one. None for the method's own, which is normal for all but
+            "deep".
+        activation_shape: "depth" sets alpha and beta of every trained MPELU, with alpha beta = 1
+            and a beta that fits the depth of the network: two unrelated inputs leave the network
+            with a correlation of `shape_target`. None leaves them as they are, except for "deep".
+        shape_target: C_f(0), above 0 and below 1. None for at most 0.5 with method "critical" and
+            "deep" and 0.3 with all others, and beta at most 1; shapes below that stay.
 
     Returns:
         A row for each weight; print it for a table.
@@ -110,29 +130,67 @@ def initialize_(
         raise ValueError(f"initialize_: expected std >= 0, got {std}")
     if example_inputs is not None and input_shape is not None:
         raise ValueError("initialize_: expected example_inputs or input_shape, got both")
+    if distribution not in (None, *DISTRIBUTIONS):
+        raise ValueError(
+            f"initialize_: expected a distribution of {list(DISTRIBUTIONS)}, got {distribution!r}"
+        )
+    if activation_shape not in (None, *SHAPES):
+        raise ValueError(
+            f"initialize_: expected an activation_shape of {list(SHAPES)}, got {activation_shape!r}"
+        )
+    if shape_target is not None and activation_shape is None and method != "deep":
+        raise ValueError("initialize_: expected activation_shape with shape_target, got None")
     if method == "lsuv":
+        if distribution is not None or activation_shape is not None:
+            raise ValueError(
+                "initialize_: expected neither distribution nor activation_shape with lsuv"
+            )
         if example_inputs is None:
             raise ValueError("initialize_: expected example_inputs for lsuv, got None")
         return lsuv_(model, example_inputs, generator=generator)
     model = unwrap(model)
     parameters = check_model("initialize_", model, generator)
     calls, weights = _calls(model, example_inputs, input_shape)
-    with collector_paused():
-        plans = Planner(calls, weights, method, mode, std).run()
-    _check_finite(plans)
+    rule = method if method in ("gaussian", "xavier", "deep") else f"{method} {mode}"
+    wants_shape = activation_shape is not None
+    if method == "deep":
+        method, distribution = DEEP["method"], distribution or DEEP["distribution"]
+        activation_shape = activation_shape or DEEP["activation_shape"]
+    distribution = distribution or "normal"
+    if distribution == "orthogonal" and rule != "deep":
+        rule = f"{rule}, orthogonal"
+
+    def plan() -> tuple[list[Plan], list[Signal]]:
+        planner = Planner(calls, weights, method, mode, std, distribution)
+        with collector_paused():
+            plans = planner.run()
+        _check_finite(plans)
+        return plans, planner.signals
+
     measured: dict[int, float] = {}
     scaled: set[int] = set()
-    # Nothing has been written so far. Only a forward pass can still fail.
-    guard = contextlib.nullcontext() if example_inputs is None else unchanged_on_error(model)
-    with guard:
-        _fill(plans, parameters, method, std, generator)
+    with contextlib.ExitStack() as guards:
+        plans, signals = plan()
+        if activation_shape is not None:
+            structure = Structure(calls, signals, method == "critical")
+            if wants_shape and not structure.modules:
+                raise ValueError("initialize_: expected an MPELU for activation_shape, got none")
+            beta = structure.beta(shape_target) if structure.modules else None
+            if beta is not None:
+                guards.enter_context(shaped(structure.modules, beta))
+                plans, signals = plan()
+        # No weight has been written so far. Only a forward pass can still fail.
+        if example_inputs is not None:
+            guards.enter_context(unchanged_on_error(model))
+        _fill(plans, parameters, method, std, generator, distribution)
         reset_norms_(model)
         zero_biases_(plan.bias for plan in plans)
+        for each in plans:
+            fill_bias_(each.bias, each.bias_std, generator)
         if example_inputs is not None:
             measured, scaled = _measure(model, example_inputs, plans, method)
             if mode == "balanced" and method in FITTED:
                 _balance_gradients(model, example_inputs, plans, measured)
-    rule = method if method in ("gaussian", "xavier") else f"{method} {mode}"
     return Report(rows_of(model, parameters, weights, plans, rule, measured, scaled))
 
 
@@ -191,13 +249,23 @@ def _fill(
     method: str,
     std: float,
     generator: torch.Generator | None,
+    distribution: str,
 ) -> None:
     for plan in plans:
         if not plan.is_trained:
             continue
         weight = _writable(plan, parameters)
         scale = _computed_scale(plan, weight)
-        if method == "gaussian":
+        if distribution == "orthogonal":
+            is_whole = weight.shape == plan.weight.shape
+            fill_orthogonal_(
+                weight,
+                plan.std / scale,
+                generator,
+                plan.groups if is_whole else 1,
+                plan.is_delta and is_whole,
+            )
+        elif method == "gaussian":
             # Drawn with the paper's deviation and then scaled, so that weights of any other are
             # multiples of the same numbers.
             fill_(weight, GAUSSIAN_STD, generator)
@@ -251,7 +319,10 @@ def _measure(
         tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
         if can_scale and _is_off(variance, plan.predicted, tolerance):
             assert plan.predicted is not None
-            factor = (plan.predicted / variance) ** 0.5
+            shift = plan.bias_std**2
+            if variance <= shift:  # of the biases alone
+                return output
+            factor = ((plan.predicted - shift) / (variance - shift)) ** 0.5
             layer.weight.mul_(factor)
             if plan.is_computed:
                 parameters[plan.name].mul_(factor)

@@ -14,8 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from mpelu.graph import Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
+from mpelu.init.critical import squared_slope
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.operations import Step, added_signals, ends_in_norm, propagate
+from mpelu.init.orthogonal import has_delta
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
 from mpelu.init.signal import Profile, Signal, Source, flat, padded, resized
@@ -24,7 +26,7 @@ from mpelu.init.values import Value, as_value, average, fit
 TARGET = 1.0
 """Variance of every pre-activation, by the rules that can choose it."""
 
-FITTED = ("taylor", "exact", "msra")
+FITTED = ("taylor", "exact", "critical", "msra")
 """Methods that read the moments of what feeds a weight."""
 
 LARGEST = 10.0
@@ -60,6 +62,13 @@ class Plan:
     """Whether the weight is computed from the parameter."""
     is_fixed: bool = False
     """Whether the weight is standardized, so that the scale of the parameter has no effect."""
+    bias_std: float = 0.0
+    """Of the layer's biases."""
+    groups: int = 1
+    is_delta: bool = False
+    """Whether an orthogonal weight has its matrix in the middle of the kernel."""
+    index: int = 0
+    """Of the call that uses it first."""
 
 
 class Planner:
@@ -71,6 +80,7 @@ class Planner:
         method: as for `initialize_`.
         mode: as for `initialize_`.
         std: for method "gaussian".
+        distribution: as for `initialize_`.
     """
 
     def __init__(
@@ -80,8 +90,10 @@ class Planner:
         method: str,
         mode: str,
         std: float = GAUSSIAN_STD,
+        distribution: str = "normal",
     ) -> None:
         self._calls, self._weights = calls, weights
+        self._is_orthogonal = distribution == "orthogonal"
         self._method, self._mode, self._gaussian_std = method, mode, std
         self._factor = msra_factor if method == "msra" else safe_taylor_factor
         self._layers = [layer_of(call) for call in calls]
@@ -99,7 +111,8 @@ class Planner:
         )
         self._knows_shapes = any(shape is not None for shape in self._shapes)
         self._additions = sum(len(call.fed_by) > 1 and added_signals(call) for call in calls)
-        self._signals: list[Signal] = []
+        self.signals: list[Signal] = []
+        """Of every call, once `run` is done."""
         self._profiles: list[Profile] = []
         self._plans: dict[int, list[Plan]] = {}
         """By the index of the call."""
@@ -116,18 +129,18 @@ class Planner:
                 signal, profile = self._through_operation(index, call)
             if signal.layer is not None and len(self._consumers.get(index, ())) > 1:
                 signal = replace(signal, layer=None)
-            self._signals.append(signal)
+            self.signals.append(signal)
             self._profiles.append(profile)
         return [plan for plans in self._plans.values() for plan in plans]
 
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
-        signal = self._signals[layer.fed]
+        signal = self.signals[layer.fed]
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
         key = self._keys[index]
         name = None if key is None else key[0]
         is_trained = name is not None and self._weights.is_trained(layer.weight)
         if name is not None and key not in self._of_weight:
-            fan, std = self._std(index, layer, signal, reached)
+            fan, std, bias_variance = self._std(index, layer, signal, reached)
             plan = Plan(
                 name,
                 layer.weight,
@@ -142,6 +155,10 @@ class Planner:
                 is_free=self._mode == "balanced"
                 and ends_in_norm(index, self._calls, self._consumers),
                 is_computed=self._weights.is_computed(layer.weight),
+                bias_std=math.sqrt(bias_variance),
+                groups=layer.groups if layer.is_standard else 1,
+                is_delta=self._is_delta(layer),
+                index=index,
             )
             self._of_weight[key] = plan
             self._plans[index] = [plan]
@@ -149,10 +166,11 @@ class Planner:
                 self._adjust(plan, layer, signal, reached)
         if is_trained and not self._of_weight[key].is_fixed:
             mean, variance = _after_random(layer, signal, reached, self._of_weight[key].std)
+            variance = variance + self._of_weight[key].bias_std ** 2
         else:
             mean, variance = _after_fixed(layer, signal)
         is_free = (
-            self._method == "exact"
+            self._method in ("exact", "critical")
             and is_trained
             and self._uses[key] == 1
             and index != self._last
@@ -176,7 +194,7 @@ class Planner:
         """Takes into account how a weight is computed, and that first-order rules may explode."""
         if self._method not in FITTED:
             return
-        if self._knows_shapes and self._method != "exact":
+        if self._knows_shapes and self._method not in ("exact", "critical"):
             _, variance = _after_random(layer, signal, reached, plan.std)
             if average(variance) > LARGEST:
                 plan.std = plan.std * math.sqrt(TARGET / average(variance))
@@ -194,14 +212,19 @@ class Planner:
                 self._share_sum(call)
             elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
                 self._plan_recurrent(index, call, call.target)
-        return propagate(Step(call, self._signals, self._shapes, self._factor)), profile
+        return propagate(Step(call, self.signals, self._shapes, self._factor)), profile
 
     def _padded(
         self, layer: Layer, profile: Profile, shape: torch.Size | None
     ) -> tuple[Profile, float]:
+        if self._is_delta(layer):
+            return resized(profile, shape), 1.0
         if layer.transposed or len(profile) != len(layer.padding):
             return flat(shape), 1.0
         return padded(profile, layer.kernel, layer.stride, layer.dilation, layer.padding)
+
+    def _is_delta(self, layer: Layer) -> bool:
+        return self._is_orthogonal and self._method != "lsuv" and has_delta(layer)
 
     def _fan(self, index: int, layer: Layer) -> float:
         """n of the rule. "balanced" leaves fan_in where a norm follows, and in the last layer."""
@@ -214,8 +237,9 @@ class Planner:
 
     def _std(
         self, index: int, layer: Layer, signal: Signal, reached: float
-    ) -> tuple[float | None, Value]:
-        """n of the rule and the standard deviation, of each group where they differ.
+    ) -> tuple[float | None, Value, float]:
+        """n of the rule, the standard deviation (of each group where they differ), and the
+        variance of the biases.
 
         Args:
             index: of the call.
@@ -224,16 +248,38 @@ class Planner:
             reached: share of the layer's inputs that are not padding.
         """
         if self._method == "lsuv":  # done already
-            return None, deviation(layer.weight)
+            return None, deviation(layer.weight), 0.0
         if self._method == "gaussian":
-            return None, self._gaussian_std
+            return None, self._gaussian_std, 0.0
         if self._method == "xavier":
             fan = fan_of("average", layer.fan_in, layer.fan_out)
-            return fan, fan**-0.5
+            return fan, fan**-0.5, 0.0
         fan = self._fan(index, layer)
-        if self._method == "exact":
-            return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5
-        return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5
+        if self._method == "critical":
+            critical = self._critical(index, layer, signal, fan, reached)
+            if critical is not None:
+                return fan, *critical
+        if self._method in ("exact", "critical"):
+            return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5, 0.0
+        return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5, 0.0
+
+    def _critical(
+        self, index: int, layer: Layer, signal: Signal, fan: float, reached: float
+    ) -> tuple[Value, float] | None:
+        """Weights that keep gradients, and biases that make up for what the signal then loses.
+
+        None where the exact rule has to do: a layer without trained biases, before a norm, at the
+        end, or fed by anything but one activation; and an activation that needs less than none.
+        """
+        bias = layer.bias
+        can_shift = bias is not None and bias.requires_grad and bias.dim() == 1
+        if signal.before is None or not can_shift or index == self._last:
+            return None
+        if self._uses[self._keys[index]] > 1 or ends_in_norm(index, self._calls, self._consumers):
+            return None
+        variance = 1 / (fan * reached * squared_slope(*signal.before))
+        missing = TARGET - variance * layer.fan_in * reached * average(signal.second)
+        return (variance**0.5, max(0.0, missing)) if missing > -1e-6 else None
 
     def _doubts(self, signal: Signal) -> tuple[str, ...]:
         if self._method == "taylor":
@@ -253,7 +299,7 @@ class Planner:
         shortcuts leave nothing: then each addition may add 1 / additions of the target, and no
         chain of them ends above twice the target.
         """
-        fed, signals = call.fed_by, self._signals
+        fed, signals = call.fed_by, self.signals
         free = [index for index in fed if signals[index].layer is not None]
         if not free:
             return
@@ -264,12 +310,13 @@ class Planner:
             assert layer is not None
             for plan in self._plans[layer]:
                 plan.std = plan.std * math.sqrt(share)
+                plan.bias_std *= math.sqrt(share)
                 plan.predicted = (plan.predicted or 0.0) * share
             signals[index] = replace(signals[index], variance=signals[index].variance * share)
 
     def _plan_recurrent(self, index: int, call: Call, module: nn.Module) -> None:
         """Both weights of each layer get half of the target for the sums of its gates."""
-        signal = self._signals[call.fed_by[0]]
+        signal = self.signals[call.fed_by[0]]
         hidden = hidden_second(type(module).__name__.removesuffix("Cell"))
         for name, weight in module.named_parameters(recurse=False):
             path = self._weights.name(weight)

@@ -35,12 +35,15 @@ _MODULES = {
     **{f"figure{number}": f"figure{number}" for number in range(1, 6)},
     "convergence": "convergence",
     "lsuv": "lsuv",
+    "depth": "depth",
 }
+_BEYOND = ("depth",)
+"""Studies that aren't of the paper."""
 _LOG = logging.getLogger(__name__)
 
 
 def names() -> list[str]:
-    """The names of all studies: tables, figures, then claims in the paper's text."""
+    """The names of all studies: tables, figures, claims in the paper's text, then our own."""
     return list(_MODULES)
 
 
@@ -61,7 +64,8 @@ def find(name: str) -> Study:
 
 @cache
 def _of_paper(name: str) -> Study:
-    module = import_module(f"mpelu.lab.studies.paper.{_MODULES[name]}")
+    room = "beyond" if name in _BEYOND else "paper"
+    module = import_module(f"mpelu.lab.studies.{room}.{_MODULES[name]}")
     study = module.STUDY
     assert isinstance(study, Study)
     return study
