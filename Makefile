@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test coverage lint lint-js format bench arm oldest clean
+.PHONY: demo test coverage lint lint-js format bench results arm oldest clean
 
 # The stamp holds until the files that say what is installed, or the kernel, change.
 $(VENV)/installed: pyproject.toml setup.py constraints.txt $(wildcard src/mpelu/kernels/*.cpp src/mpelu/kernels/*.h)
@@ -48,6 +48,10 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/initialization_speed.py
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/report.py
+
+# The page of results, its figures and tables, from the runs kept in docs/results.
+results: $(VENV)/installed
+	$(BIN)/python tools/results.py
 
 # The kernel on 64-bit ARM, under emulation.
 arm: $(VENV)/installed

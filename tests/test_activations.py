@@ -76,6 +76,11 @@ REFERENCES: dict[str, tuple[Function, Function]] = {
         lambda y: sigmoid(y) * (1 + y * (1 - sigmoid(y))),
     ),
     "mish": (lambda y: y * math.tanh(softplus(y)), mish_slope),
+    "relu6": (lambda y: min(max(y, 0.0), 6.0), lambda y: 1.0 if 0 < y < 6 else 0.0),
+    "hardswish": (
+        lambda y: y * min(max(y + 3, 0.0), 6.0) / 6,
+        lambda y: (2 * y + 3) / 6 if -3 < y < 3 else float(y >= 3),
+    ),
     "pelu": curve(1.0),
     "mpelu": curve(1.0),
     "identity": pieces(1.0),
@@ -84,7 +89,10 @@ REFERENCES: dict[str, tuple[Function, Function]] = {
 
 
 def expectation(
-    function: Function, mean: float, variance: float, kinks: Sequence[float] = (0.0, 1.0)
+    function: Function,
+    mean: float,
+    variance: float,
+    kinks: Sequence[float] = (-3.0, 0.0, 1.0, 3.0, 6.0),
 ) -> float:
     """E[function(y)] under N(mean, variance), by scipy."""
     sigma = math.sqrt(variance)

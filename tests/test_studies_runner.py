@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -97,7 +98,7 @@ def test_finished_runs_are_not_repeated(
     assert [row[0]["text"] for row in first["rows"]] == ["one", "two"]
     assert [row[4]["value"] for row in first["rows"]] == [2, 2]
     assert len(first["rows"][0][2]["values"]) == 2
-    assert any("2 pairs" in note and "95 % paired bootstrap" in note for note in first["notes"])
+    assert any("2 pairs" in note and "95 % paired t interval" in note for note in first["notes"])
     monkeypatch.setattr(executors, "perform", lambda *_, **__: pytest.fail("run again"))
     capsys.readouterr()
     assert run(study()) == 0
@@ -436,23 +437,80 @@ def test_a_process_that_dies_takes_only_its_run(tmp_path: Path) -> None:
     command = [sys.executable, str(program)]
     ended = executors.local(jobs(tmp_path, "a", "b", "c"), processes=2, program=command)
     found = {done.name: (done.state, done.message) for done in ended}
-    assert found["a"] == ("failed", "its process was killed by SIGKILL")
+    killed = "its process was killed by SIGKILL, after it was killed 3 times before"
+    assert found["a"] == ("failed", killed)
     assert found["b"] == ("failed", "its process exited with 3")
     assert found["c"] == ("finished", "well")
 
 
+LONG = replace(QUICK, iterations=100_000, test_every=100_000, checkpoint_every=10)
+TWO_PROCESSES = (
+    "import sys\n"
+    "from mpelu.lab.studies import executors\n"
+    "from mpelu.lab.studies.job import Job\n"
+    "jobs = [Job.from_json(line) for line in sys.argv[1:]]\n"
+    "try:\n    list(executors.local(jobs, processes=2))\n"
+    "except KeyboardInterrupt:\n    sys.exit(130)"
+)
+
+
+def test_a_run_whose_process_is_killed_continues(tmp_path: Path) -> None:
+    config = replace(QUICK, iterations=150, test_every=150, checkpoint_every=10)
+    (job,) = jobs(tmp_path, "a", config=config)
+    killed = []
+
+    def kill() -> None:
+        wait_for(lambda: step(tmp_path / "a") >= 20)
+        killed.append(json.loads((tmp_path / "a" / "status.json").read_text())["pid"])
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    (outcome,) = executors.local([job], processes=1)
+    thread.join()
+    assert len(killed) == 1
+    assert outcome.state == "finished"
+    assert outcome.message.endswith("(its process was killed 1 time and it continued)")
+    history = (tmp_path / "a" / "history.jsonl").read_text()
+    assert json.loads(history)["step"] >= 20
+    whole = jobs(tmp_path, "whole", config=config)
+    perform(*whole)
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_processes_end_when_their_runner_is_killed(tmp_path: Path) -> None:
+    texts = [job.to_json() for job in jobs(tmp_path, "a", "b", config=LONG)]
+    process = subprocess.Popen([sys.executable, "-c", TWO_PROCESSES, *texts])
+    wait_for(lambda: all(step(tmp_path / name) >= 10 for name in "ab"))
+    status = [tmp_path / name / "status.json" for name in "ab"]
+    pids = [json.loads(path.read_text())["pid"] for path in status]
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    states = [json.loads(path.read_text())["state"] for path in status]
+    assert states == ["interrupted", "interrupted"]
+
+
+def test_a_study_that_is_running_is_not_started_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["reproduce", "lsuv", "--scale", "smoke", "--out", str(tmp_path)]
+    events = runner.run([studies.find("lsuv")], Options(scale="smoke"), Execution(out=tmp_path))
+    next(events)
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'lsuv-smoke'}: in use by process {os.getpid()} on " in error
+    assert error.count("\n") == 1
+    events.close()
+    assert cli.main(arguments) == 0
+
+
 def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
-    long = replace(QUICK, iterations=100_000, test_every=100_000, checkpoint_every=10)
-    program = (
-        "import sys\n"
-        "from mpelu.lab.studies import executors\n"
-        "from mpelu.lab.studies.job import Job\n"
-        "jobs = [Job.from_json(line) for line in sys.argv[1:]]\n"
-        "try:\n    list(executors.local(jobs, processes=2))\n"
-        "except KeyboardInterrupt:\n    sys.exit(130)"
-    )
-    texts = [job.to_json() for job in jobs(tmp_path, "a", "b", "c", config=long)]
-    process = subprocess.Popen([sys.executable, "-c", program, *texts])
+    texts = [job.to_json() for job in jobs(tmp_path, "a", "b", "c", config=LONG)]
+    process = subprocess.Popen([sys.executable, "-c", TWO_PROCESSES, *texts])
     wait_for(lambda: all(step(tmp_path / name) >= 10 for name in "ab"))
     pids = [json.loads((tmp_path / name / "status.json").read_text())["pid"] for name in "ab"]
     process.send_signal(signal.SIGINT)

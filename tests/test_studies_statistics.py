@@ -26,7 +26,13 @@ from mpelu.lab.studies.results import (
     show,
     write,
 )
-from mpelu.lab.studies.statistics import mean_std, paired_bootstrap, paper_value, text_of
+from mpelu.lab.studies.statistics import (
+    mean_std,
+    paired_difference,
+    paper_value,
+    student_quantile,
+    text_of,
+)
 from mpelu.lab.tables import make_table
 
 numbers = st.floats(-100, 100)
@@ -62,32 +68,68 @@ def test_values_of_printed_texts() -> None:
     assert paper_value("") is None
 
 
-def test_bootstrap_of_a_normal_sample_is_near_the_closed_form() -> None:
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 10, 29, 200])
+@pytest.mark.parametrize("probability", [1e-4, 0.3, 0.5, 0.8, 0.975, 0.995, 0.9999])
+def test_quantiles_of_student(degrees: int, probability: float) -> None:
+    from scipy.stats import t  # type: ignore[import-untyped]
+
+    expected = float(t.ppf(probability, degrees))
+    assert student_quantile(probability, degrees) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.parametrize(("probability", "degrees"), [(0.0, 3), (1.0, 3), (0.5, 0)])
+def test_quantiles_that_do_not_exist(probability: float, degrees: int) -> None:
+    with pytest.raises(ValueError, match="student_quantile: expected a probability"):
+        student_quantile(probability, degrees)
+
+
+def test_paired_difference_is_that_of_scipy() -> None:
+    from scipy.stats import ttest_rel
+
+    first, second = [9.1, 8.7, 9.4, 9.0, 8.8], [9.5, 8.8, 9.9, 9.1, 9.3]
+    found = paired_difference(first, second)
+    expected = ttest_rel(first, second).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    wider = paired_difference(first, second, comparisons=5)
+    expected = ttest_rel(first, second).confidence_interval(0.99)
+    assert (wider.low, wider.high) == pytest.approx((expected.low, expected.high))
+    assert found.found
+    assert not wider.found
+    assert "no difference found" in wider.text()
+
+
+def test_intervals_cover_what_they_promise_and_show_what_they_could() -> None:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    common, noise = rng.normal(50, 10, 400), rng.normal(1, 2, 400)
-    found = paired_bootstrap((common + noise).tolist(), common.tolist())
-    half = 1.96 * noise.std() / math.sqrt(400)
-    assert found.difference == pytest.approx(noise.mean())
-    assert found.low == pytest.approx(noise.mean() - half, abs=0.05)
-    assert found.high == pytest.approx(noise.mean() + half, abs=0.05)
+    covered, shown, trials = 0, 0, 2000
+    true = paired_difference([-0.9, -0.3, 0.0, 0.4, 0.8], [0.0] * 5).detectable
+    spread = float(np.std([-0.9, -0.3, 0.0, 0.4, 0.8], ddof=1))
+    for _ in range(trials):
+        found = paired_difference(rng.normal(true, spread, 5).tolist(), [0.0] * 5)
+        covered += found.low <= true <= found.high
+        shown += found.found
+    assert covered / trials == pytest.approx(0.95, abs=0.015)
+    assert shown / trials == pytest.approx(0.8, abs=0.08)  # the spread is estimated
 
 
-@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8))
-def test_bootstrap_holds_the_mean_and_turns_with_the_sign(pairs: list[tuple[float, float]]) -> None:
+@given(st.lists(st.tuples(numbers, numbers), min_size=2, max_size=8))
+def test_differences_turn_with_the_sign(pairs: list[tuple[float, float]]) -> None:
     first, second = [a for a, _ in pairs], [b for _, b in pairs]
-    found = paired_bootstrap(first, second, samples=300)
-    turned = paired_bootstrap(second, first, samples=300)
-    least, most = min(a - b for a, b in pairs), max(a - b for a, b in pairs)
-    assert least - 1e-9 <= found.low <= found.high <= most + 1e-9
-    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
+    found, turned = paired_difference(first, second), paired_difference(second, first)
+    assert found.low <= found.difference <= found.high
+    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low))
+    assert turned.detectable == pytest.approx(found.detectable)
 
 
-def test_bootstrap_of_unequal_lengths() -> None:
+def test_differences_of_too_few_or_unequal_values() -> None:
     with pytest.raises(ValueError, match="got lengths 2 and 1"):
-        paired_bootstrap([1.0, 2.0], [1.0])
-    assert "no interval" in paired_bootstrap([2.0], [1.0]).text()
+        paired_difference([1.0, 2.0], [1.0])
+    with pytest.raises(ValueError, match="got lengths 0 and 0"):
+        paired_difference([], [])
+    alone = paired_difference([2.0], [1.0])
+    assert "no interval" in alone.text()
+    assert not alone.found
 
 
 def result() -> Result:

@@ -4,8 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpelu import activations, functional, init, kernels, models
+    from mpelu import activations, converting, functional, init, kernels, models
     from mpelu.activations import register_activation
+    from mpelu.converting import convert, load_state_dict
     from mpelu.functional import mpelu
     from mpelu.gaussian import moments
     from mpelu.modules import MPELU, LazyMPELU
@@ -15,9 +16,12 @@ __all__ = [
     "MPELU",
     "LazyMPELU",
     "activations",
+    "convert",
+    "converting",
     "functional",
     "init",
     "kernels",
+    "load_state_dict",
     "models",
     "moments",
     "mpelu",
@@ -30,12 +34,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "LazyMPELU": "mpelu.modules",
     "MPELU": "mpelu.modules",
+    "convert": "mpelu.converting",
+    "load_state_dict": "mpelu.converting",
     "moments": "mpelu.gaussian",
     "mpelu": "mpelu.functional",
     "param_groups": "mpelu.optim",
     "register_activation": "mpelu.activations",
 }
-_MODULES = {"activations", "functional", "init", "kernels", "models"}
+_MODULES = {"activations", "converting", "functional", "init", "kernels", "models"}
 
 
 def __getattr__(name: str) -> Any:

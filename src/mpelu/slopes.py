@@ -34,13 +34,15 @@ def exponential_mean(alpha: Tensor, beta: Tensor, mean: Tensor, variance: Tensor
     above = torch.special.ndtr(ratio)
     density = torch.exp(-(ratio**2) / 2) / math.sqrt(2 * math.pi)
     below = truncated_exponential(beta, mean, variance) - torch.special.ndtr(-ratio)
-    return mean * above + sigma * density + alpha * below
+    found: Tensor = mean * above + sigma * density + alpha * below
+    return found
 
 
 def exponential_slope(alpha: Tensor, beta: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """E[f'] of MPELU under N(mean, variance)."""
     above = torch.special.ndtr(mean / _sigma(variance))
-    return above + alpha * beta * truncated_exponential(beta, mean, variance)
+    found: Tensor = above + alpha * beta * truncated_exponential(beta, mean, variance)
+    return found
 
 
 def squared_slope(

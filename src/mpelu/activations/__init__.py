@@ -6,6 +6,7 @@ Importing it doesn't import torch; building or describing a module does.
 from mpelu.activations.lookup import (
     describe,
     find_activation,
+    find_function,
     is_reference,
     known_function,
     learnable_parameters,
@@ -23,6 +24,7 @@ __all__ = [
     "LearnableParameter",
     "describe",
     "find_activation",
+    "find_function",
     "is_reference",
     "known_function",
     "learnable_parameters",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -146,6 +147,34 @@ def find_activation(module: nn.Module) -> ActivationRecord | None:
     """
     found = _match(type(module))
     return None if found is None else found[0]
+
+
+def find_function(function: Any) -> ActivationRecord | None:
+    """The record of the activation that a function of torch computes, also a method or in place.
+
+    Example:
+        >>> find_function(torch.nn.functional.relu).name, find_function(torch.Tensor.relu_).name
+        ('relu', 'relu')
+    """
+    try:
+        return _functions().get(function)
+    except TypeError:  # what can't be hashed
+        return None
+
+
+@cache
+def _functions() -> dict[Any, ActivationRecord]:
+    """The activations of torch.nn by the functions of their name."""
+    import torch
+
+    return {
+        getattr(home, name): record
+        for record in TABLE.values()
+        if record.module.startswith("torch.nn.")
+        for home in (torch.nn.functional, torch, torch.Tensor)
+        for name in (record.name, f"{record.name}_")
+        if hasattr(home, name)
+    }
 
 
 def learnable_parameters(model: nn.Module) -> Iterator[ActivationParameter]:

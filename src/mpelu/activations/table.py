@@ -186,6 +186,14 @@ TABLE: dict[str, ActivationRecord] = {
             module=f"{_TORCH}:Mish", slopes=lambda: (0.6, 0.6),
         ),
         ActivationRecord(
+            name="relu6", label="ReLU6", color="#661100", build=_torch("ReLU6"),
+            module=f"{_TORCH}:ReLU6", slopes=lambda: (0.0, 1.0),
+        ),
+        ActivationRecord(
+            name="hardswish", label="hard swish", color="#6699CC", build=_torch("Hardswish"),
+            module=f"{_TORCH}:Hardswish", slopes=lambda: (0.5, 0.5),
+        ),
+        ActivationRecord(
             name="pelu", label="PELU", color="#999933", build=_pelu,
             module="mpelu.activations.parametric:PELU", slopes=lambda: (1.0, 1.0),
             function=_exponential(_pelu_values),

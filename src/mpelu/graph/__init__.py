@@ -27,7 +27,7 @@ from mpelu.graph.probe import (
     is_opaque,
 )
 from mpelu.graph.recorded import UNKNOWN, Weights, record, record_shapes
-from mpelu.graph.state import unchanged, unchanged_on_error
+from mpelu.graph.state import snapshot, unchanged, unchanged_on_error
 from mpelu.graph.symbolic import trace
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "name_of",
     "record",
     "record_shapes",
+    "snapshot",
     "substitute",
     "tensors_in",
     "trace",

@@ -1,7 +1,7 @@
 """Orthogonal weights: linear layers, convolutions with one tap, and all others as one matrix.
 
-A random orthogonal matrix keeps the length of every vector, where a Gaussian one keeps it on average
-and spreads the rest. The rule, for a layer of given standard deviation:
+A random orthogonal matrix keeps the length of every vector. A Gaussian one keeps it on average
+alone. The rule, for a layer of given standard deviation:
 
 - linear layers: a (semi-)orthogonal matrix;
 - convolutions of stride one whose kernel has a middle that never lies on padding: an orthogonal
@@ -63,7 +63,7 @@ def fill_orthogonal_(
     if is_delta:
         middle = tuple(size // 2 for size in weight.shape[2:])
         weight.zero_()
-        blocks[(slice(None), slice(None), slice(None), *middle)] = matrices.to(weight.dtype)
+        blocks[(..., *middle)] = matrices.to(weight.dtype)
     else:
         weight.copy_(matrices.reshape(weight.shape))
     return weight
@@ -79,4 +79,5 @@ def _orthogonal(
     drawn = torch.empty(shape, dtype=dtype, device=like.device).normal_(generator=generator)
     q, r = torch.linalg.qr(drawn)
     q = q * r.diagonal(dim1=1, dim2=2).sign().unsqueeze(1)
-    return q if rows >= columns else q.mT
+    matrices: Tensor = q if rows >= columns else q.mT
+    return matrices

@@ -112,9 +112,7 @@ class Structure:
         return beta_for(self.closest, bound, self._critical, LARGEST_BETA)
 
 
-def _place(
-    index: int, calls: Sequence[Call], signals: Sequence[Signal], critical: bool
-) -> _Place:
+def _place(index: int, calls: Sequence[Call], signals: Sequence[Signal], critical: bool) -> _Place:
     call = calls[index]
     if call.target is None or not call.fed_by:
         return _Place()
@@ -130,9 +128,7 @@ def _place(
         module = call.target if can_change else None
         return _Place(call.fed_by[:1], (), module, _map_of(before[0], critical))  # type: ignore[arg-type]
     if len(call.fed_by) > 1 and (added_signals(call) or call.name in _JOINS):
-        return _Place(
-            call.fed_by, tuple(average(signals[each].second) for each in call.fed_by)
-        )
+        return _Place(call.fed_by, tuple(average(signals[each].second) for each in call.fed_by))
     return _Place(call.fed_by)
 
 

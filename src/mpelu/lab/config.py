@@ -151,8 +151,8 @@ class Config:
     beta: float | None = _field(None, "initial beta of MPELU", _NETWORK, unset="1")
     init: str = _field(
         "own", "weight initialization: own (the one the paper uses for the network), taylor, "
-        "exact, critical, deep, msra, xavier, gaussian or lsuv", _COMMON, label="initialization", choices=INIT,
-        noun="initialization", extensible=True,
+        "exact, critical, deep, msra, xavier, gaussian or lsuv", _COMMON, label="initialization",
+        choices=INIT, noun="initialization", extensible=True,
     )  # fmt: skip
     init_mode: str = _field(
         "fan_in", "fan that --init taylor, exact and msra use: fan_in, fan_out or average",
@@ -166,6 +166,10 @@ class Config:
     init_shape: str | None = _field(
         None, "depth: --init sets alpha and beta of MPELU by the depth of the network", _NETWORK,
         label="shape of MPELU", choices=INIT_SHAPES, unset="as built; depth for --init deep",
+    )  # fmt: skip
+    init_sized: bool = _field(
+        False, "let --init exact know the size of the images, so that zero padding counts; "
+        "critical and deep always do", _NETWORK, label="initialization by size",
     )  # fmt: skip
     init_std: float = _field(
         0.01, "standard deviation of --init gaussian", _NETWORK,
@@ -375,6 +379,20 @@ class Config:
             )
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def non_defaults(self) -> dict[str, Any]:
+        """The fields that are set to other values than the defaults.
+
+        Example:
+            >>> Config(model="nin", lr=0.2).non_defaults()
+            {'model': 'nin', 'lr': 0.2}
+        """
+        default = type(self)()
+        return {
+            name: value
+            for name in FIELDS
+            if (value := getattr(self, name)) not in (None, getattr(default, name))
+        }
+
     def to_json(self) -> str:
         """All fields as a JSON object."""
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -412,7 +430,7 @@ TYPES: dict[str, Any] = typing.get_type_hints(Config)
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
 _FIELDS_1 = frozenset(FIELDS) - {
     "data_dir", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
-    "init_distribution", "init_shape",
+    "init_distribution", "init_shape", "init_sized",
 }  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 

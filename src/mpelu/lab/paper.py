@@ -8,7 +8,7 @@ Importing this module doesn't import torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpelu.activations import TABLE
@@ -276,10 +276,4 @@ def preset(name: str) -> dict[str, Any]:
         (80, 121)
     """
     choose("preset", name, PRESETS, noun="preset")
-    config = PRESETS[name].config
-    default = Config()
-    return {
-        each.name: value
-        for each in fields(Config)
-        if (value := getattr(config, each.name)) not in (None, getattr(default, each.name))
-    }
+    return PRESETS[name].config.non_defaults()

@@ -1,8 +1,8 @@
 """How two inputs are drawn together by an activation: the correlation map and its slope.
 
 Two Gaussian inputs y1 and y2 of the same mean and variance have the correlation c. The map takes c
-to C(c) = E[f(y1) f(y2)] / E[f^2]. Given y1, y2 is Gaussian too, so the expectation over y2 is a mean
-under a shifted Gaussian: in closed form for the exponential and the leaky family, by quadrature for
+to C(c) = E[f(y1) f(y2)] / E[f^2]. Given y1, y2 is Gaussian too, so the expectation over y2 is that
+of a shifted Gaussian: in closed form for the exponential and the leaky family, by quadrature for
 any other function. The expectation over y1 is a quadrature of fixed cost.
 """
 

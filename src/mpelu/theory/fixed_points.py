@@ -142,9 +142,7 @@ def _product(function: ElementwiseFunction, variance: float) -> float:
     return mean.mean().item()
 
 
-def _variance(
-    function: ElementwiseFunction, weight_variance: float, bias_variance: float
-) -> float:
+def _variance(function: ElementwiseFunction, weight_variance: float, bias_variance: float) -> float:
     """Follows the length map from one until it crosses the diagonal, then halves the interval."""
 
     def excess(log_q: float) -> float:
@@ -172,7 +170,11 @@ def _variance(
 
 
 def _correlation(
-    function: ElementwiseFunction, weight_variance: float, bias_variance: float, q: float, chi: float
+    function: ElementwiseFunction,
+    weight_variance: float,
+    bias_variance: float,
+    q: float,
+    chi: float,
 ) -> float:
     """One where chi is at most one; else the root of the map below one."""
     if chi <= 1 + 1e-9:

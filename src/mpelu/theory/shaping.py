@@ -14,7 +14,6 @@ from functools import lru_cache
 
 import torch
 
-
 from mpelu.activations.elementwise import ElementwiseFunction, exponential
 from mpelu.theory.correlation import covariance
 
@@ -153,5 +152,3 @@ def _root(
             below = below / 2 if side > 0 else below
             side = 1
     return (low + high) / 2
-
-

@@ -1,4 +1,4 @@
-"""One process per run folder."""
+"""One process per run folder, and one per study."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOLDER = "lock.json"
 
 @contextlib.contextmanager
 def lock(run: Path) -> Iterator[None]:
-    """Holds the lock of a run folder.
+    """Holds the lock of the folder of a run or a study.
 
     The operating system releases it when the process ends, however it ends, so the lock of a dead
     process never has to be removed by hand.
@@ -45,6 +45,12 @@ def lock(run: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             (run / HOLDER).unlink()
         held.release()
+
+
+def wait_until_free(run: Path, seconds: float) -> None:
+    """Waits until no process holds the lock of a run folder, at most for so many seconds."""
+    with contextlib.suppress(Timeout, OSError), FileLock(run / NAME, timeout=seconds):
+        pass
 
 
 def _holder(run: Path) -> str:

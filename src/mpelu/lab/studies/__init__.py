@@ -1,4 +1,4 @@
-"""Every table and figure of the paper as a study: what to run, and what the paper reports.
+"""Every table and figure of the paper as a study, and studies of this package's own.
 
 Example:
     >>> from mpelu.lab import studies
@@ -27,24 +27,36 @@ if TYPE_CHECKING:
     from mpelu.lab.studies.results import Result
 
 __all__ = [
-    "Execution", "NamedRun", "Options", "Setting", "Study", "find", "names", "reproduce",
+    "Execution", "NamedRun", "Options", "Setting", "Study", "find", "names", "names_of_paper",
+    "reproduce",
 ]  # fmt: skip
 
-_MODULES = {
-    **{f"table{number}": f"table{number:02}" for number in range(1, 13)},
-    **{f"figure{number}": f"figure{number}" for number in range(1, 6)},
-    "convergence": "convergence",
-    "lsuv": "lsuv",
-    "depth": "depth",
+_PAPER = {
+    **{f"table{number}": f"paper.table{number:02}" for number in range(1, 13)},
+    **{f"figure{number}": f"paper.figure{number}" for number in range(1, 6)},
+    "convergence": "paper.convergence",
+    "lsuv": "paper.lsuv",
 }
-_BEYOND = ("depth",)
-"""Studies that aren't of the paper."""
+_EVIDENCE = {
+    "study-pilot": "evidence.pilot",
+    "study-bn": "evidence.normalized",
+    "study-no-bn": "evidence.unnormalized",
+    "study-advice": "evidence.advice",
+    "study-anchor": "evidence.anchor",
+    "depth": "evidence.depth",
+}
+_MODULES = _PAPER | _EVIDENCE
 _LOG = logging.getLogger(__name__)
 
 
 def names() -> list[str]:
-    """The names of all studies: tables, figures, claims in the paper's text, then our own."""
+    """The names of all studies: the paper's tables, figures and claims, then this package's own."""
     return list(_MODULES)
+
+
+def names_of_paper() -> list[str]:
+    """The names of the studies that repeat the paper."""
+    return list(_PAPER)
 
 
 def find(name: str) -> Study:
@@ -59,13 +71,12 @@ def find(name: str) -> Study:
             raise UserError(f"{name}: expected a Study, got {type(made).__name__}")
         return made
     choose("", name, _MODULES, noun="study", hint="`mpelu list` lists all studies")
-    return _of_paper(name)
+    return _built_in(name)
 
 
 @cache
-def _of_paper(name: str) -> Study:
-    room = "beyond" if name in _BEYOND else "paper"
-    module = import_module(f"mpelu.lab.studies.{room}.{_MODULES[name]}")
+def _built_in(name: str) -> Study:
+    module = import_module(f"mpelu.lab.studies.{_MODULES[name]}")
     study = module.STUDY
     assert isinstance(study, Study)
     return study

@@ -11,15 +11,16 @@ import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 from mpelu.lab.errors import UserError, one_line, plural
-from mpelu.lab.studies.job import Job, JobOutcome, failed, perform
+from mpelu.lab.studies.job import GRACE, Job, JobOutcome, failed, perform
 
 RETRIES = 3
-"""How often Ray restarts a run whose worker was lost."""
-_GRACE = 60.0
-"""Seconds a run has to finish its step and write a checkpoint once it is asked to stop."""
+"""How often a run whose worker was lost is continued from its last checkpoint."""
+_ASKED = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a process to end, so that its run isn't continued."""
 _WORKER = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
     "from mpelu.lab.studies.job import main; main()"
@@ -38,8 +39,8 @@ def local(
 ) -> Generator[JobOutcome, None, None]:
     """Runs each job in a process of its own; the cores are divided among those at work.
 
-    If a process dies, only its run is lost. On Ctrl-C, or when the generator is closed, every
-    process is asked to stop and finishes its step.
+    A run whose process is killed continues from its last checkpoint in another one. On Ctrl-C, when
+    the generator is closed, and when this process dies, every process finishes its step and ends.
 
     Args:
         jobs: the runs.
@@ -50,29 +51,38 @@ def local(
     processes = max(1, min(processes, len(jobs)))
     running: dict[int, subprocess.Popen[str]] = {}
     stopping = threading.Event()
+    starting = threading.Lock()
     threads = max(1, (os.cpu_count() or 1) // processes)
     environment = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     command = [*(program or (sys.executable, "-c", _WORKER))]
     command += ["--progress"] * progress
 
+    def start() -> subprocess.Popen[str] | None:
+        with starting:
+            if stopping.is_set():
+                return None
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **environment},
+                # A process group of its own: Ctrl-C arrives here, and is passed on once to each.
+                start_new_session=True,
+            )
+            running[process.pid] = process
+            return process
+
     def run(job: Job) -> JobOutcome:
-        if stopping.is_set():
-            return JobOutcome(name=job.name, state="interrupted", message="not started")
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-            # A process group of its own: Ctrl-C arrives here, and is passed on once to each.
-            start_new_session=True,
-        )
-        running[process.pid] = process
-        try:
-            out, _ = process.communicate(job.to_json() + "\n")
-        finally:
+        losses = 0
+        while (process := start()) is not None:
+            out = _converse(process, job)
             running.pop(process.pid, None)
-        return _answer(job, out, process.returncode)
+            is_lost = process.returncode < 0 and -process.returncode not in _ASKED
+            if not is_lost or stopping.is_set() or losses == RETRIES:
+                return _answer(job, out, process.returncode, losses)
+            losses += 1
+        return JobOutcome(name=job.name, state="interrupted", message="not started")
 
     with ThreadPoolExecutor(processes) as pool:
         waiting: set[Future[JobOutcome]] = {pool.submit(run, job) for job in jobs}
@@ -82,14 +92,36 @@ def local(
                 for each in ended:
                     yield each.result()
         finally:
-            stopping.set()
+            with starting:
+                stopping.set()
             _stop(list(running.values()))
 
 
-def _answer(job: Job, out: str, code: int) -> JobOutcome:
-    with contextlib.suppress(ValueError, IndexError, TypeError):
-        return JobOutcome(**json.loads(out.strip().splitlines()[-1]))
+def _converse(process: subprocess.Popen[str], job: Job) -> str:
+    """Sends the job and returns all that the process answers until it ends.
+
+    Its standard input stays open meanwhile: a worker takes its end for the end of this process.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdout, contextlib.suppress(BrokenPipeError), process.stdin:
+        with contextlib.suppress(BrokenPipeError):  # it died already
+            process.stdin.write(job.to_json() + "\n")
+            process.stdin.flush()
+        out = process.stdout.read()
+        process.wait()
+    return out
+
+
+def _answer(job: Job, out: str, code: int, losses: int) -> JobOutcome:
+    times = plural(losses, "time")
+    with contextlib.suppress(ValueError, IndexError, TypeError, RecursionError):
+        outcome = JobOutcome(**json.loads(out.strip().splitlines()[-1]))
+        again = f" (its process was killed {times} and it continued)" if losses else ""
+        return replace(outcome, message=f"{outcome.message}{again}")
     reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    if losses:
+        reason += f", after it was killed {times} before"
     return JobOutcome(name=job.name, state="failed", message=f"its process {reason}")
 
 
@@ -99,9 +131,10 @@ def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
             process.send_signal(signal.SIGINT)
     for process in processes:
         try:
-            process.wait(_GRACE)
+            process.wait(GRACE)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
 
 
 def ray(

@@ -117,7 +117,7 @@ def test_loss(run: Run) -> float:
     if run.status.get("state") != "finished" or not run.tests:
         return math.inf
     loss = run.tests[-1].get("test_loss")
-    return float(loss) if is_number(loss) else math.inf
+    return loss if isinstance(loss, float) and math.isfinite(loss) else math.inf
 
 
 def chosen_rates(study: Study, options: Options, folder: Path) -> dict[str, float]:

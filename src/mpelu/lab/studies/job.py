@@ -6,7 +6,10 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,10 @@ from typing import Any
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, one_line
 from mpelu.lab.run import folder as runs
+from mpelu.lab.run.lock import wait_until_free
+
+GRACE = 60.0
+"""Seconds a run has to finish its step and write a checkpoint once it is asked to stop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +65,7 @@ def perform(job: Job, *, progress: bool = False) -> JobOutcome:
     folder = Path(job.folder)
     try:
         if runs.is_run(folder):
+            wait_until_free(folder, GRACE)  # for a worker of a runner that died
             changes: dict[str, Any] = {}
             if job.config.data_dir is not None:
                 changes["data_dir"] = job.config.data_dir
@@ -92,9 +100,20 @@ def is_full(error: BaseException | None) -> bool:
 def main() -> None:
     """Reads a job as JSON from standard input and writes its outcome to standard output."""
     job = Job.from_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_runner, daemon=True).start()
     # What the run prints goes to standard error, so that the answer stands alone.
     answer = os.dup(1)
     os.dup2(2, 1)
     outcome = perform(job, progress="--progress" in sys.argv)
     with contextlib.suppress(BrokenPipeError):  # nobody waits for it; the folder holds the run
         os.write(answer, (json.dumps(asdict(outcome)) + "\n").encode())
+
+
+def _end_with_runner() -> None:
+    """Waits until standard input ends, which means that the runner died; then stops the run."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(GRACE)
+    os._exit(1)

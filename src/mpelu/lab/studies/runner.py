@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
+from mpelu.lab.run.lock import lock
 from mpelu.lab.studies import executors, results, summary
 from mpelu.lab.studies.gather import (
     RUNS,
@@ -52,8 +53,8 @@ def run(
         What happened, as it happens.
 
     Raises:
-        UserError: for missing data, before anything is written; for a full disk; and at the end,
-            for studies without a run that ended.
+        UserError: for missing data, before anything is written; if another process runs the study
+            in this folder; for a full disk; and at the end, for studies without a run that ended.
     """
     if execution.executor == "ray":
         executors.load_ray()
@@ -62,7 +63,10 @@ def run(
     empty = []
     for study in studies:
         try:
-            yield from _run(study, options, execution)
+            folder = execution.out / study.folder(options)
+            folder.mkdir(parents=True, exist_ok=True)  # fails here rather than in every run
+            with lock(folder):
+                yield from _run(study, options, execution, folder)
         except OSError as error:
             if is_full(error):
                 raise _no_space(execution.out, str(error)) from error
@@ -94,8 +98,9 @@ def _check_data(study: Study, options: Options, progress: bool) -> None:
         data.load(few, torch.device("cpu"), download=True, progress=shown)
 
 
-def _run(study: Study, options: Options, execution: Execution) -> Iterator[StudyEvent]:
-    folder = execution.out / study.folder(options)
+def _run(
+    study: Study, options: Options, execution: Execution, folder: Path
+) -> Iterator[StudyEvent]:
     yield from _run_all(study, options, execution, study.tuning_runs(options), folder / TUNING)
     rates = chosen_rates(study, options, folder)
     runs = [
@@ -136,7 +141,7 @@ def _run_all(
         count = f"{plural(len(jobs), 'run')}{purpose}"
         yield StudyEvent(text=f"{study.name}, {options.scale}: {count}{before}")
     if jobs:
-        folder.mkdir(parents=True, exist_ok=True)  # fails here rather than in every run
+        folder.mkdir(exist_ok=True)
         yield from _execute(study, options, execution, jobs)
     # Each folder is read once: those of finished runs above, the others now.
     return found | {job.name: examine(named[job.name], folder / job.name) for job in jobs}

@@ -1,4 +1,4 @@
-"""Statistics over seeds: best (mean ± std), and paired differences with a bootstrap interval."""
+"""Statistics over seeds: best (mean ± std), and paired differences with a t interval."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 LEVEL = 0.95
+POWER = 0.8
+"""Probability with which a difference would be shown, where the smallest such is stated."""
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(k?)")
 
 
@@ -56,53 +58,104 @@ def text_of(values: Sequence[float], diverged: int = 0, digits: int = 2) -> str:
 
 
 class Interval(NamedTuple):
-    """A mean difference over pairs, with a bootstrap interval."""
+    """A mean difference over pairs, with its confidence interval."""
 
     difference: float
     low: float
     high: float
     pairs: int
+    detectable: float
+    """The smallest true difference that so many pairs would have shown with probability `POWER`,
+    given the spread that was found."""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a difference: the interval doesn't contain zero."""
+        return self.low > 0 or self.high < 0
 
     def text(self) -> str:
         shown = f"{self.difference:+.2f}"
         if self.pairs < 2:
             return f"{shown} (1 pair: no interval)"
-        return f"{shown} [{self.low:+.2f}, {self.high:+.2f}] ({self.pairs} pairs)"
+        verdict = "" if self.found else ", no difference found"
+        return (
+            f"{shown} [{self.low:+.2f}, {self.high:+.2f}]{verdict} ({self.pairs} pairs, enough to "
+            f"show {self.detectable:.2f})"
+        )
 
 
-def paired_bootstrap(
+def student_quantile(probability: float, degrees: int) -> float:
+    """The quantile of Student's t distribution for a whole number of degrees of freedom.
+
+    Args:
+        probability: between 0 and 1, exclusive.
+        degrees: degrees of freedom, 1 or more.
+
+    Example:
+        >>> round(student_quantile(0.975, 9), 4)
+        2.2622
+    """
+    if not 0 < probability < 1 or degrees < 1:
+        raise ValueError(
+            "student_quantile: expected a probability between 0 and 1 and at least 1 degree of "
+            f"freedom, got {probability} and {degrees}"
+        )
+    if probability < 0.5:
+        return -student_quantile(1 - probability, degrees)
+    low, high = 0.0, math.pi / 2
+    while (middle := (low + high) / 2) not in (low, high):
+        inside = _within(middle, degrees)
+        low, high = (middle, high) if inside < 2 * probability - 1 else (low, middle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _within(angle: float, degrees: int) -> float:
+    """P(|T| < sqrt(degrees) tan(angle)), a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    cosine, sine = math.cos(angle), math.sin(angle)
+    is_odd = degrees % 2 == 1
+    term = cosine if is_odd else 1.0
+    total = 0.0 if degrees == 1 else term
+    for k in range(3 if is_odd else 2, degrees - 1, 2):
+        term *= (k - 1) / k * cosine**2
+        total += term
+    return 2 / math.pi * (angle + sine * total) if is_odd else sine * total
+
+
+def paired_difference(
     first: Sequence[float],
     second: Sequence[float],
     *,
-    samples: int = 10_000,
+    comparisons: int = 1,
     level: float = LEVEL,
-    seed: int = 0,
 ) -> Interval:
-    """Percentile bootstrap interval of the mean of first - second.
+    """The mean of first - second with a paired t interval.
 
     A pair is two runs with the same seed. What the seed decides for both, such as the order of the
-    images, cancels.
+    images, cancels. Where several differences are reported, each interval is widened so that all
+    of them hold together with the given level (Bonferroni).
 
     Args:
         first: one value per pair.
         second: one value per pair.
-        samples: number of bootstrap samples.
-        level: share of the samples inside the interval.
-        seed: random seed of the samples.
+        comparisons: number of differences that are reported together.
+        level: probability that all intervals contain their true differences.
 
     Example:
-        >>> paired_bootstrap([2.0, 3.0], [1.0, 2.0])
-        Interval(difference=1.0, low=1.0, high=1.0, pairs=2)
+        >>> found = paired_difference([2.0, 3.0, 4.0], [1.0, 2.2, 2.8])
+        >>> found.text()
+        '+1.00 [+0.50, +1.50] (3 pairs, enough to show 0.62)'
     """
     if len(first) != len(second) or not first:
         raise ValueError(
-            "paired_bootstrap: expected two sequences of the same length, at least 1, "
+            "paired_difference: expected two sequences of the same length, at least 1, "
             f"got lengths {len(first)} and {len(second)}"
         )
-    import numpy as np
-
-    pairs = np.asarray(first, float) - np.asarray(second, float)
-    draws = np.random.default_rng(seed).integers(len(pairs), size=(samples, len(pairs)))
-    means = pairs[draws].mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(pairs.mean()), float(low), float(high), len(pairs))
+    differences = [one - other for one, other in zip(first, second, strict=True)]
+    count = len(differences)
+    mean, std = mean_std(differences)
+    if count < 2:
+        return Interval(mean, -math.inf, math.inf, count, math.inf)
+    error = std / math.sqrt(count)
+    t = student_quantile(1 - (1 - level) / (2 * comparisons), count - 1)
+    detectable = (t + student_quantile(POWER, count - 1)) * error
+    return Interval(mean, mean - t * error, mean + t * error, count, detectable)

@@ -155,6 +155,8 @@ class Study:
     """Configs whose data is needed although nothing is trained."""
     shrink: Shrink = lambda config, scale: config
     seeds: Mapping[str, int] = field(default_factory=lambda: SEEDS)
+    """Runs per setting, by scale."""
+    first_seed: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
     """What each source says where paper and published code disagree. The first one is followed by
     default."""
@@ -210,9 +212,7 @@ class Study:
             for rate in self.rates
         ]
 
-    def runs(
-        self, options: Options, rates: Mapping[str, float] | None = None
-    ) -> list[NamedRun]:
+    def runs(self, options: Options, rates: Mapping[str, float] | None = None) -> list[NamedRun]:
         """Every run at this scale, seed by seed: each setting has one before any has two.
 
         Args:
@@ -230,7 +230,7 @@ class Study:
                     each.config, seed=seed, lr=chosen.get(each.setting.name, each.config.lr)
                 ),
             )
-            for seed in range(self.seed_count(options))
+            for seed in range(self.first_seed, self.first_seed + self.seed_count(options))
             for each in settings
             if each.config is not None
         ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.studies.gather import EndedRun, Gathered, SettingRuns, is_number
 from mpelu.lab.studies.results import SHRUNK, Cell, Plot, Result, Series
-from mpelu.lab.studies.statistics import paired_bootstrap, paper_value, text_of
+from mpelu.lab.studies.statistics import paired_difference, paper_value, text_of
 
 Value = Callable[[EndedRun], "float | None"]
 """What a run measured; None if it has no such value, for example because it diverged."""
@@ -151,10 +151,9 @@ def _notes(gathered: Gathered, value: Value) -> list[str]:
         )
     found = {row.scaled.setting.name: row for row in gathered.rows}
     if not options.is_smoke:
+        pairs = [each for each in study.comparisons if set(each) <= set(found)]
         notes += [
-            compared(found[first], found[second], value)
-            for first, second in study.comparisons
-            if first in found and second in found
+            compared(found[first], found[second], value, len(pairs)) for first, second in pairs
         ]
     dropped = [each.name for each in study.settings(source) if each.name not in found]
     if dropped:
@@ -165,8 +164,17 @@ def _notes(gathered: Gathered, value: Value) -> list[str]:
     return notes
 
 
-def compared(first: SettingRuns, second: SettingRuns, value: Value = last_error) -> str:
-    """The difference of two settings over the seeds that both have, in a line."""
+def compared(
+    first: SettingRuns, second: SettingRuns, value: Value = last_error, comparisons: int = 1
+) -> str:
+    """The difference of two settings over the seeds that both have, in a line.
+
+    Args:
+        first: a setting with its runs.
+        second: the one to compare with.
+        value: the value of a run.
+        comparisons: number of differences that are reported together.
+    """
     names = f"{first.scaled.setting.name} - {second.scaled.setting.name}"
     ones = {each.named.seed: value(each) for each in first.ended}
     others = {each.named.seed: value(each) for each in second.ended}
@@ -182,8 +190,10 @@ def compared(first: SettingRuns, second: SettingRuns, value: Value = last_error)
     counted = f"; {lost} of {plural(len(common), 'pair')} with {lacking}" if lost else ""
     if not pairs:
         return f"{names}: no pair of runs to compare{counted}"
-    interval = paired_bootstrap([one for one, _ in pairs], [other for _, other in pairs])
-    kind = ", 95 % paired bootstrap" if interval.pairs > 1 else ""
+    ones_of, others_of = zip(*pairs, strict=True)
+    interval = paired_difference(ones_of, others_of, comparisons=comparisons)
+    together = f" for all {comparisons} differences" if comparisons > 1 else ""
+    kind = f", 95 % paired t interval{together}" if interval.pairs > 1 else ""
     return f"{names}: {interval.text()}{kind}{counted}"
 
 

@@ -140,8 +140,8 @@ def build(
     return model
 
 
-_SIZED = ("exact", "critical", "deep")
-"""Methods that are told the size of the images, so that padding counts."""
+_SIZED = ("critical", "deep")
+"""Methods that are always told the size of the images, so that padding counts."""
 
 
 def _initialize(
@@ -160,7 +160,7 @@ def _initialize(
                 mode=config.init_mode,
                 generator=generator,
                 std=config.init_std,
-                input_shape=shape if config.init in _SIZED else None,
+                input_shape=shape if config.init_sized or config.init in _SIZED else None,
                 distribution=config.init_distribution,
                 activation_shape=config.init_shape,
             )

@@ -49,6 +49,7 @@ STUDY = Study(
     labels=("network", "layers", "params, paper"),
     settings=settings,
     shrink=scale.residual,
+    seeds={"smoke": 1, "small": 3, "full": 5},
     sources=paper.RESNET_SOURCES,
     comparisons=(
         ("mpelu-resnet-a-110", "resnet-110"),

@@ -83,7 +83,7 @@ STUDY = Study(
     labels=("method", "settings", "layers", "params, paper", "data"),
     settings=settings,
     shrink=scale.residual,
-    seeds={"smoke": 1, "small": 1, "full": 5},
+    seeds={"smoke": 1, "small": 2, "full": 5},
     sources=paper.RESNET_SOURCES,
     comparisons=(
         ("nopre-164-alpha0.25-dagger-cifar10", "nopre-164-alpha0.25-cifar10"),

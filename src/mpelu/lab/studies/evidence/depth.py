@@ -29,13 +29,14 @@ LEARNS = 0.95
 INITS: dict[str, dict[str, Any]] = {
     "MSRA": {"init": "msra"},
     "Taylor": {"init": "taylor"},
-    "exact": {"init": "exact"},
+    "exact": {"init": "exact", "init_sized": True},
     "LSUV": {"init": "lsuv"},
     "critical": {"init": "critical"},
-    "orthogonal": {"init": "exact", "init_distribution": "orthogonal"},
-    "depth shape": {"init": "exact", "init_shape": "depth"},
+    "orthogonal": {"init": "exact", "init_sized": True, "init_distribution": "orthogonal"},
+    "depth shape": {"init": "exact", "init_sized": True, "init_shape": "depth"},
     "orthogonal, depth shape": {
-        "init": "exact", "init_distribution": "orthogonal", "init_shape": "depth",
+        "init": "exact", "init_sized": True, "init_distribution": "orthogonal",
+        "init_shape": "depth",
     },
     "deep": {"init": "deep"},
 }  # fmt: skip
@@ -92,12 +93,10 @@ def settings(source: str) -> list[Setting]:
     ]
     for depth in DEPTHS:
         for activation, name in arms(depth):
-            config = replace(
-                common, model=f"plain-{depth}", activation=activation, **INITS[name]
-            )
+            config = replace(common, model=f"plain-{depth}", activation=activation, **INITS[name])
             found.append(
                 Setting(
-                    name=f"{depth}-{activation}-{name.replace(', ', '-').replace(' ', '-').lower()}",
+                    name=f"{depth}-{activation}-{name.replace(',', '').replace(' ', '-').lower()}",
                     labels=(f"{depth}", LABELS.get(activation, activation), name),
                     paper="",
                     config=config,
@@ -212,13 +211,17 @@ def _plots(gathered: Gathered) -> tuple[Plot, ...]:
         if len(points) > len(GRID)
     ]
     return (
-        Plot(
-            title="Test loss of plain networks",
-            x_label="layers",
-            y_label="test loss, nats",
-            series=tuple(series),
-        ),
-    ) if series else ()
+        (
+            Plot(
+                title="Test loss of plain networks",
+                x_label="layers",
+                y_label="test loss, nats",
+                series=tuple(series),
+            ),
+        )
+        if series
+        else ()
+    )
 
 
 STUDY = Study(

@@ -1,0 +1,225 @@
+"""Which dimension of a tensor has the channels: the one its layer made, followed to where it goes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules import batchnorm, conv, instancenorm
+
+from mpelu.graph import Call, Ref
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Where the channels of a tensor are."""
+
+    dim: int
+    """-1 for the last dimension, the position of any other."""
+    source: str
+    """What says so: the path of a layer, or a guess in words."""
+
+    def position(self, ndim: int) -> int:
+        return self.dim % ndim
+
+
+_LAST = ("linear", "embedding", "layer_norm", "rms_norm")
+_SECOND = ("batch_norm", "group_norm", "instance_norm")
+_RESHAPES = ("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "ravel")
+
+
+def find_channels(calls: Sequence[Call]) -> list[Channels | None]:
+    """Where the output of each call has its channels; None where nothing tells.
+
+    Where nothing before an activation tells, the layer after it does.
+    """
+    found: list[Channels | None] = []
+    for call in calls:
+        found.append(_after(call, calls, found))
+    return _from_consumers(calls, found)
+
+
+def _after(call: Call, calls: Sequence[Call], found: Sequence[Channels | None]) -> Channels | None:
+    if call.target is None:
+        return _of_input(call)
+    made = _made_by(call, calls, found)
+    if made is not None:
+        return made
+    fed = [index for index in call.fed_by if found[index] is not None]
+    if not fed or _is_product(call):
+        return None
+    # The one that looks most like the output, such as x in x * gate.
+    first = next((index for index in fed if calls[index].shape == call.shape), fed[0])
+    before = found[first]
+    assert before is not None
+    return _carried(call, before, calls[first].shape)
+
+
+def _of_input(call: Call) -> Channels | None:
+    """Images have their channels in dimension 1, features alone in the last."""
+    ndim = 0 if call.shape is None else len(call.shape)
+    if ndim == 3 or ndim == 0:
+        return None
+    return Channels(1 if ndim > 3 else -1, f"guessed for input of {ndim} dimensions")
+
+
+def _made_by(
+    call: Call, calls: Sequence[Call], found: Sequence[Channels | None]
+) -> Channels | None:
+    """The channels that a layer makes, whatever comes in."""
+    target, name = call.target, call.name
+    if isinstance(target, nn.Module):
+        label = f"{name} ({type(target).__name__})"
+        if isinstance(target, conv._ConvNd):
+            return Channels(_conv_dim(call, target.weight.dim() - 2), label)
+        if isinstance(target, (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, nn.RNNBase)):
+            return Channels(-1, label)
+        if isinstance(target, (nn.LayerNorm, nn.RMSNorm)):
+            return Channels(-1, label) if len(target.normalized_shape) == 1 else None
+        if isinstance(target, (batchnorm._BatchNorm, instancenorm._InstanceNorm, nn.GroupNorm)):
+            return Channels(1, label)
+        return None
+    matched = re.fullmatch(r"conv(?:_transpose)?([123])d", name)
+    if matched:
+        return Channels(_conv_dim(call, int(matched[1])), name)
+    if name in _LAST:
+        return Channels(-1, name)
+    if name in _SECOND:
+        return Channels(1, name)
+    if _is_product(call):
+        return _of_product(call, calls, found)
+    return None
+
+
+def _conv_dim(call: Call, spatial: int) -> int:
+    """1, or 0 for an image without a batch."""
+    return 1 if call.shape is None else len(call.shape) - spatial - 1
+
+
+def _is_product(call: Call) -> bool:
+    return call.name in ("matmul", "rmatmul", "mm", "bmm", "addmm", "baddbmm", "einsum")
+
+
+def _of_product(
+    call: Call, calls: Sequence[Call], found: Sequence[Channels | None]
+) -> Channels | None:
+    """A product with a weight on the right makes new channels; one with data keeps its last."""
+    if call.name == "einsum" or len(call.args) < 2:
+        return None
+    right = (
+        call.args[2] if call.name in ("addmm", "baddbmm") and len(call.args) > 2 else call.args[1]
+    )
+    if not isinstance(right, Ref):
+        return Channels(-1, call.name)
+    before, shape = found[right.index], calls[right.index].shape
+    if before is None or shape is None or before.position(len(shape)) != len(shape) - 1:
+        return None
+    return Channels(-1, before.source)
+
+
+def _carried(call: Call, before: Channels, shape: torch.Size | None) -> Channels | None:
+    """Where a call that makes no channels of its own puts those that come in."""
+    if shape is None or call.shape is None:  # one of several outputs, or nothing is known of shapes
+        return _carried_blindly(call, before)
+    old, new, position = len(shape), len(call.shape), before.position(len(shape))
+    if call.name in _RESHAPES and shape != call.shape:
+        return _reshaped(before, shape, call.shape)
+    order = _order(call, old)
+    if order is not None:
+        return _at(order.index(position), new, before)
+    if new == old:
+        return before
+    if call.name == "unsqueeze":
+        inserted = call.argument(1, "dim") % new
+        return _at(position + (inserted <= position), new, before)
+    if position == old - 1 and call.shape[-1:] == shape[-1:]:
+        return Channels(-1, before.source)
+    if position < new and call.shape[position] == shape[position]:
+        return _at(position, new, before)
+    return None
+
+
+def _carried_blindly(call: Call, before: Channels) -> Channels | None:
+    if call.name == "flatten":
+        return Channels(-1, before.source)
+    moves = (*_RESHAPES, "permute", "transpose", "swapaxes", "movedim", "unsqueeze", "squeeze", "T")
+    return None if call.name in moves else before
+
+
+def _at(position: int, ndim: int, before: Channels) -> Channels:
+    is_last = position == ndim - 1 and (ndim > 2 or before.dim == -1)
+    return Channels(-1 if is_last else position, before.source)
+
+
+def _order(call: Call, ndim: int) -> list[int] | None:
+    """For calls that exchange dimensions: which old one stands at each position."""
+    order = list(range(ndim))
+    given = [each for each in call.args[1:] if not isinstance(each, Ref)]
+    if call.name == "permute":
+        dims = call.kwargs.get(
+            "dims", given[0] if given and not isinstance(given[0], int) else given
+        )
+        return [dim % ndim for dim in dims]
+    if call.name in ("transpose", "swapaxes", "swapdims"):
+        pair = [*given, *call.kwargs.values()]
+    elif call.name in ("T", "t", "mT", "mH", "H", "adjoint"):
+        pair = [-2, -1] if ndim > 1 else []
+        if call.name == "T":
+            return order[::-1]
+    elif call.name in ("movedim", "moveaxis"):
+        pair = [*given, *call.kwargs.values()]
+        if not all(isinstance(each, int) for each in pair):
+            return None
+        order.insert(pair[1] % ndim, order.pop(pair[0] % ndim))
+        return order
+    else:
+        return None
+    if len(pair) == 2:
+        one, other = (each % ndim for each in pair)
+        order[one], order[other] = order[other], order[one]
+    return order
+
+
+def _reshaped(before: Channels, old: torch.Size, new: torch.Size) -> Channels | None:
+    """By the number of elements in front: the same dimension, one that took it up, or a part."""
+    position = before.position(len(old))
+    size, front = old[position], math.prod(old[:position])
+    ahead = [math.prod(new[:index]) for index in range(len(new))]
+    through = [front_of_new * length for front_of_new, length in zip(ahead, new, strict=True)]
+    same = [i for i in range(len(new)) if ahead[i] == front and new[i] == size]
+    if same:
+        return _at(same[-1], len(new), before)
+    for index in range(len(new)):  # merged with what follows, as before a classifier, or precedes
+        starts, ends = ahead[index] == front, through[index] == front * size
+        if new[index] > size and (starts or ends):
+            return _at(index, len(new), before)
+    for index in range(len(new)):  # split, as into heads: the last part
+        if through[index] == front * size and new[index] < size:
+            return Channels(
+                _at(index, len(new), before).dim, f"guessed from a part of {before.source}"
+            )
+    return None
+
+
+def _from_consumers(calls: Sequence[Call], found: list[Channels | None]) -> list[Channels | None]:
+    """Fills gaps by what the layers that take an output expect, from back to front."""
+    expected = list(found)
+    for index, call in reversed(list(enumerate(calls))):
+        if not call.fed_by or expected[call.fed_by[0]] is not None:
+            continue
+        source = call.fed_by[0]
+        wanted = _wanted(call)
+        if wanted is None and found[index] is None and call.shape == calls[source].shape:
+            wanted = expected[index]
+        expected[source] = wanted
+    return expected
+
+
+def _wanted(call: Call) -> Channels | None:
+    """Where a layer expects the channels of its input."""
+    made = None if _is_product(call) else _made_by(call, (), ())
+    return None if made is None else Channels(made.dim, f"{made.source}, which takes it")

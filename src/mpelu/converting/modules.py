@@ -1,0 +1,208 @@
+"""What stands for an activation that is called with several widths, or with widths yet unknown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from mpelu.modules import MPELU, LazyMPELU
+
+
+class MPELUByWidth(nn.Module):
+    """One MPELU per width, for an activation that a model calls on tensors of several widths.
+
+    The width of an input is the number of its channels. It chooses the MPELU.
+
+    Args:
+        activations: an MPELU for each width, all with the same `dim`.
+
+    Attributes:
+        widths: the MPELUs by width, a torch.nn.ModuleDict.
+        dim: dimension of the channels; None until the first input if a state_dict made this.
+
+    Example:
+        >>> activation = MPELUByWidth([mpelu.MPELU(64), mpelu.MPELU(256)])
+        >>> activation(torch.randn(2, 256, 7, 7)).shape
+        torch.Size([2, 256, 7, 7])
+        >>> sorted(activation.state_dict())
+        ['widths.256.alpha', 'widths.256.beta', 'widths.64.alpha', 'widths.64.beta']
+    """
+
+    def __init__(self, activations: Sequence[MPELU]) -> None:
+        super().__init__()
+        self.dim: int | None = activations[0].dim
+        self.widths = nn.ModuleDict({str(each.num_parameters): each for each in activations})
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.dim is None:
+            self._set_dim(_dim_by_size(input, [int(width) for width in self.widths]))
+        in_range = -input.dim() <= self.dim < input.dim()  # type: ignore[operator]
+        width = str(input.size(self.dim)) if in_range else "no"
+        if width not in self.widths:
+            raise ValueError(
+                f"MPELUByWidth: expected {' or '.join(self.widths)} channels in dimension "
+                f"{self.dim}, the widths this model was converted for, got {width} in input of "
+                f"shape {list(input.shape)}; convert with example_inputs that have this width"
+            )
+        output: Tensor = self.widths[width](input)
+        return output
+
+    def _set_dim(self, dim: int) -> None:
+        self.dim = dim
+        for activation in self.widths.values():
+            activation.dim = dim  # type: ignore[assignment]
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class _GrowingByWidth(MPELUByWidth):
+    """Takes every width of its first inputs, as many as the model has calls of it."""
+
+    settings: dict[str, Any]
+    calls_left: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.dim is None:
+            self.dim = _first_dim(input)
+        width = str(input.size(self.dim))
+        if width not in self.widths:
+            self.widths[width] = _made(int(width), self.dim, self.settings)
+        self.calls_left -= 1
+        activation = self.widths[width]
+        if self.calls_left == 0:
+            _settle(self)
+        output: Tensor = activation(input)
+        return output
+
+
+class PendingMPELU(LazyMPELU):
+    """Becomes an `MPELU` or an `MPELUByWidth`, by a state_dict or by its first inputs.
+
+    It stands in models that were converted without example inputs.
+
+    Args:
+        alpha: initial value, a number.
+        beta: as alpha; positive.
+        dim: dimension of the channels, if it is known.
+        calls: how often the model calls it in a forward pass; each may have a width of its own.
+        device: of the parameters.
+        dtype: of the parameters.
+        requires_grad: of the parameters.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        *,
+        dim: int | None = None,
+        calls: int = 1,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        requires_grad: bool = True,
+    ) -> None:
+        super().__init__(alpha, beta, dim=dim, device=device, dtype=dtype)
+        if not requires_grad:
+            for name in ("alpha", "beta"):
+                frozen: Any = UninitializedParameter(
+                    requires_grad=False, device=device, dtype=dtype
+                )
+                setattr(self, name, frozen)
+        self.calls = calls
+        self.settings: dict[str, Any] = {
+            "alpha": alpha,
+            "beta": beta,
+            "requires_grad": requires_grad,
+        }
+
+    def forward(self, input: Tensor) -> Tensor:
+        # By now the hook of lazy modules has made this one of another class.
+        output: Tensor = type(self).forward(self, input)
+        return output
+
+    def initialize_parameters(self, input: Tensor) -> None:
+        """Called with the first input."""
+        if not self.has_uninitialized_params() and not self.dim_is_given:
+            self.dim = _dim_by_size(input, [self.alpha.numel()])
+        super().initialize_parameters(input)
+
+    def _infer_parameters(self, module: Any, args: Any, kwargs: Any = None) -> None:
+        if self.calls > 1 and self.has_uninitialized_params():
+            self._become(_GrowingByWidth).calls_left = self.calls
+            return
+        super()._infer_parameters(module, args, kwargs)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        pattern = re.compile(re.escape(prefix) + r"widths\.(\d+)\.alpha")
+        found = [match for key in state_dict if (match := pattern.fullmatch(key))]
+        if found:
+            grown = self._become(MPELUByWidth)
+            for match in found:
+                width = match[1]
+                grown.widths[width] = _made(int(width), grown.dim or 1, grown.settings)
+        nn.Module._load_from_state_dict(self, state_dict, prefix, *rest)
+
+    def _become(self, kind: type[MPELUByWidth]) -> Any:
+        """This module, as one without parameters of its own."""
+        device, dtype = self.alpha.device, self.alpha.dtype
+        self._initialize_hook.remove()
+        self._load_hook.remove()
+        del self._initialize_hook, self._load_hook, self.alpha, self.beta
+        self.dim: Any = self.dim if self.dim_is_given else None
+        self.settings.update(device=device, dtype=dtype)
+        self.__class__ = kind  # type: ignore[assignment]
+        self.widths = nn.ModuleDict()
+        return self
+
+
+def _settle(module: _GrowingByWidth) -> None:
+    """No more widths from here on. With one alone, the module becomes an MPELU."""
+    widths = list(module.widths.values())
+    for width in widths:
+        width.train(module.training)
+    if len(widths) > 1:
+        module.__class__ = MPELUByWidth  # type: ignore[assignment]
+        return
+    (only,) = widths
+    del module.widths, module.calls_left
+    module.__class__ = MPELU  # type: ignore[assignment]
+    module.__dict__.update(
+        {name: value for name, value in vars(only).items() if not name.startswith("_")}
+    )
+    module._parameters.update(only._parameters)
+
+
+def _made(width: int, dim: int, settings: Mapping[str, Any]) -> MPELU:
+    options = {name: value for name, value in settings.items() if name != "requires_grad"}
+    return MPELU(width, dim=dim, **options).requires_grad_(settings["requires_grad"])
+
+
+def _first_dim(input: Tensor) -> int:
+    """The dimension of the channels in input that nothing is known of, as LazyMPELU takes it."""
+    if input.dim() == 3:
+        raise ValueError(
+            "convert: expected dim=1 or dim=-1 to be given for input of 3 dimensions, which may "
+            f"be [batch, channels, length] or [batch, length, channels]; got {list(input.shape)}"
+        )
+    return 1 if input.dim() > 1 else -1
+
+
+def _dim_by_size(input: Tensor, widths: Sequence[int]) -> int:
+    """The dimension, 1 or -1, that has the size of the parameters that were loaded."""
+    if widths == [1]:
+        return 1
+    ends = [1, -1] if input.dim() > 2 else [-1] if input.dim() == 1 else [1]
+    fitting = [dim for dim in ends if input.size(dim) in widths]
+    if len(fitting) == 1:
+        return fitting[0]
+    raise ValueError(
+        f"convert: expected dim=1 or dim=-1 to be given, got input of shape {list(input.shape)} "
+        f"for parameters of {' or '.join(map(str, widths))} channels, which "
+        f"{'fit both' if fitting else 'fit neither'}; convert with dim=, or with example_inputs"
+    )

@@ -1,0 +1,140 @@
+"""What a model does with its activations: the calls of each, and calls of functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import mpelu
+from mpelu.activations import ActivationRecord, find_function
+from mpelu.converting.channels import Channels, find_channels
+from mpelu.graph import Call, Inputs, record, trace
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call of an activation module."""
+
+    shape: torch.Size | None
+    channels: Channels | None
+    is_used: bool
+    """Whether another call takes the output."""
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """A call of an activation's function, such as F.relu."""
+
+    record: ActivationRecord
+    owner: nn.Module
+    """The module whose code calls it."""
+    path: str
+    """Of the owner."""
+    name: str
+    """Of the function."""
+    place: str
+    """File and line."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The activations of a model in one forward pass."""
+
+    sites: dict[int, list[Site]]
+    """By the id of the module."""
+    functions: tuple[FunctionCall, ...]
+    lowest: dict[int, float]
+    """The lowest input of each module, by its id."""
+
+
+def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) -> Observation:
+    """Runs the model once on the inputs; leaves no trace."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    watched = {id(module) for module in activations}
+    functions: dict[str, FunctionCall] = {}
+    lowest: dict[int, float] = {}
+
+    def before(call: Call) -> None:
+        found = None if isinstance(call.target, nn.Module) else find_function(call.target)
+        if found is not None:
+            _note(functions, found, call, paths)
+
+    def look(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor) and args[0].numel():
+            lowest[id(module)] = min(lowest.get(id(module), 0.0), args[0].min().item())
+
+    handles = [module.register_forward_pre_hook(look) for module in activations]
+    try:
+        calls, _ = record(model, inputs, before)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Observation(_sites(calls, watched), tuple(functions.values()), lowest)
+
+
+def observe_symbolically(model: nn.Module, activations: Sequence[nn.Module]) -> Observation | None:
+    """Without a run; None for a model that torch.fx can't trace."""
+    try:
+        calls = trace(model)
+    except Exception:  # whatever the model's code raises on a symbolic tensor
+        return None
+    return Observation(_sites(calls, {id(module) for module in activations}), (), {})
+
+
+def _sites(calls: Sequence[Call], watched: set[int]) -> dict[int, list[Site]]:
+    channels = find_channels(calls)
+    used = {index for call in calls for index in call.fed_by}
+    sites: dict[int, list[Site]] = {}
+    for index, call in enumerate(calls):
+        if id(call.target) in watched:
+            site = Site(call.shape, channels[index], index in used)
+            sites.setdefault(id(call.target), []).append(site)
+    return sites
+
+
+def _note(
+    functions: dict[str, FunctionCall], found: ActivationRecord, call: Call, paths: dict[int, str]
+) -> None:
+    owner, place = _caller(paths)
+    if owner is not None:
+        name = getattr(call.target, "__name__", call.name)
+        functions.setdefault(
+            f"{paths[id(owner)]} {place}",
+            FunctionCall(found, owner, paths[id(owner)], name, place),
+        )
+
+
+_OWN = str(Path(mpelu.__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def _caller(paths: dict[int, str]) -> tuple[nn.Module | None, str]:
+    """The innermost module of the model whose code is running, and the line that it is at."""
+    frame: FrameType | None = sys._getframe(1)
+    place = ""
+    while frame is not None:
+        code = frame.f_code
+        is_ours = code.co_filename.startswith(_OWN)
+        is_plumbing = code.co_filename in _PLUMBING
+        if not is_ours and not is_plumbing:
+            place = place or f"{code.co_filename}:{frame.f_lineno}"
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module) and id(owner) in paths:
+                return owner, place
+        frame = frame.f_back
+    return None, place
+
+
+_PLUMBING = {
+    f"{_TORCH}/nn/functional.py",
+    f"{_TORCH}/overrides.py",
+    f"{_TORCH}/_tensor.py",
+    f"{_TORCH}/utils/_contextlib.py",
+}

@@ -1,0 +1,148 @@
+"""Which activation a module is, and which alpha and beta make an MPELU the same function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpelu.activations import TABLE, ActivationRecord, find_activation, known_function
+from mpelu.graph import elementwise
+
+RELU_ALPHA = 1e-6
+"""Alpha of an MPELU that starts as ReLU. It is off by no more than this, and as alpha isn't zero,
+backward still needs the output alone."""
+LEAKY_BETA = 0.01
+"""Beta of an MPELU that starts as leaky ReLU of slope s: alpha is s / beta, and the error at y is
+less than s beta y^2 / 2. A smaller beta would cost no precision, but it would hardly train: a step
+of an optimizer changes the slope by alpha times the step of beta."""
+SIMILAR = 0.03
+"""A module of an unknown class counts as an activation of the table if it is nowhere further from
+it: approximations of GELU are within 0.021."""
+EQUAL = 1e-6
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An activation as far as it is recognized."""
+
+    label: str
+    record: ActivationRecord | None
+    function: Any = None
+    """A module of torch.nn that computes exactly the same, or the activation itself."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Alpha and beta to begin with."""
+
+    alpha: float | Tensor
+    beta: float | Tensor
+    error: float | None = None
+    """Largest difference to the function that is kept, for any input; None if none is kept."""
+    slope: float = 0.0
+    """The largest slope of a leaky ReLU that is kept, whose error depends on the input."""
+
+    def error_at(self, lowest: float | None) -> float | None:
+        """The largest difference for inputs down to the lowest."""
+        if self.error is None or not self.slope:
+            return self.error
+        return None if lowest is None else self.slope * float(self.beta) * lowest**2 / 2
+
+
+def recognize(module: nn.Module) -> Kind | None:
+    """The activation that a module is: by its class, or by what it computes."""
+    name = type(module).__name__
+    record = find_activation(module)
+    if record is not None:
+        return Kind(name, record, module)
+    state = (*module.children(), *module.parameters(), *module.buffers())
+    if state or isinstance(module, torch.jit.ScriptModule):
+        return None
+    if type(module).__module__.startswith("torch.nn."):
+        return None
+    return _by_values(module)
+
+
+def _by_values(module: nn.Module) -> Kind | None:
+    function = elementwise(module)
+    if function is None:
+        return None
+    points = torch.linspace(-8, 8, 1025, dtype=torch.float64).unsqueeze(1)
+    values = function(points)
+    name = type(module).__name__
+    for record, same, expected in _candidates(points):
+        off = (values - expected).abs().max().item()
+        if off <= SIMILAR:
+            return Kind(name, record, same if off <= EQUAL else None)
+    return None
+
+
+def _candidates(points: Tensor) -> list[tuple[ActivationRecord, nn.Module, Tensor]]:
+    found = []
+    for record in TABLE.values():
+        if record.module.startswith("torch.nn.") and not record.parameters:
+            module = record.sample().double().eval()
+            found.append((record, module, module(points)))
+    return found
+
+
+def is_wanted(module: nn.Module, kind: Kind, replace: Sequence[type[nn.Module]] | None) -> bool:
+    """Whether an activation is among the classes to replace, or computes the same as one."""
+    if replace is None:
+        return kind.record is not None and kind.record.name != "mpelu"
+    names = {f"{each.__module__}:{each.__qualname__}" for each in replace}
+    by_value = kind.record is not None and kind.record.module in names
+    return by_value or isinstance(module, tuple(replace))
+
+
+def module_for(record: ActivationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The module of torch.nn for a call of an activation's function, or None if there is none.
+
+    Args:
+        record: of the activation.
+        args: of the function, without the input.
+        kwargs: likewise.
+    """
+    if record.parameters or record.name == "rrelu":
+        return None
+    kind: Any = getattr(nn, record.module.rpartition(":")[2])
+    accepted = list(inspect.signature(kind).parameters)
+    given = {**dict(zip(accepted, args, strict=False)), **kwargs}
+    given = {name: value for name, value in given.items() if name not in ("input", "inplace")}
+    if not all(isinstance(value, (int, float, str)) for value in given.values()):
+        return None
+    return kind(**given)
+
+
+def start_of(kind: Kind, leaky_beta: float) -> Start | str:
+    """Alpha and beta that keep the function, or the reason why there are none."""
+    if kind.function is None:
+        return f"{kind.label}: no MPELU computes the same"
+    if kind.record is not None and kind.record.name == "rrelu":
+        return "the slopes of RReLU are random in training; no MPELU's are"
+    known = known_function(kind.function)
+    if known is None or not known.has_closed_form:
+        return f"no MPELU equals {kind.label}"
+    if known.slope is not None:
+        return _leaky_start(known.slope, leaky_beta)
+    alpha, beta = known.alpha, known.beta
+    assert alpha is not None
+    assert beta is not None
+    scales = torch.as_tensor(known.scale, dtype=torch.float64)
+    if (scales != 1).any():
+        return f"no MPELU equals {kind.label}, whose slope above zero isn't 1"
+    return Start(alpha, beta, error=0.0)
+
+
+def _leaky_start(slope: float | Tensor, beta: float) -> Start:
+    slopes = torch.as_tensor(slope, dtype=torch.float64)
+    if not slopes.any():
+        return Start(RELU_ALPHA, 1.0, error=RELU_ALPHA)
+    alpha = torch.where(slopes == 0, RELU_ALPHA, slopes / beta)
+    start: float | Tensor = alpha if alpha.numel() > 1 else alpha.item()
+    return Start(start, beta, error=0.0, slope=slopes.abs().max().item())

@@ -1,0 +1,178 @@
+"""Calls of activations' functions made into modules, by torch.fx."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from mpelu.activations import find_function
+from mpelu.converting.recognize import module_for
+from mpelu.graph import Inputs, arguments, evaluating, substitute, unchanged
+
+
+def rewrite_functions(model: nn.Module, inputs: Inputs, owners: Sequence[nn.Module]) -> nn.Module:
+    """Replaces modules that call activations' functions by ones that call modules.
+
+    Each is traced on its own, with the modules inside it as they are: their control flow doesn't
+    matter. Modules that torch.fx can't trace are left.
+
+    Returns:
+        The model, or the module that takes its place if the model itself calls functions.
+    """
+    distinct = {id(owner): owner for owner in owners}
+    fixed = _constant_arguments(model, inputs, list(distinct.values()))
+    for key, owner in distinct.items():
+        new = _traced(owner, fixed.get(key, {}))
+        if new is None:
+            continue
+        if owner is model:
+            model = new
+            continue
+        for parent in list(model.modules()):
+            for name, child in parent._modules.items():
+                if child is owner:
+                    parent._modules[name] = new
+    return model
+
+
+def _constant_arguments(
+    model: nn.Module, inputs: Inputs, owners: Sequence[nn.Module]
+) -> dict[int, dict[str, Any]]:
+    """Arguments that are no tensors, such as mask=None, by the id of the module.
+
+    torch.fx takes them for constants.
+    """
+    found: dict[int, dict[str, Any]] = {}
+
+    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        found[id(module)] = {
+            name: value
+            for name, value in bound.arguments.items()
+            if value is None or isinstance(value, (bool, int, float, str))
+        }
+
+    handles = [owner.register_forward_pre_hook(look, with_kwargs=True) for owner in owners]
+    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
+    modules = list(model.modules())
+    try:
+        with unchanged(modules), evaluating(modules), torch.no_grad():
+            model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+class _Shallow(fx.Tracer):
+    """Follows one module's code and none of the modules in it."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return True
+
+
+def _traced(owner: nn.Module, fixed: dict[str, Any]) -> fx.GraphModule | None:
+    """The module with modules for its activations' functions, or None if it can't be traced."""
+    mode = owner.training
+    try:
+        graphs = []
+        for is_training in (True, False):
+            owner.training = is_training
+            graphs.append(_Shallow().trace(owner, concrete_args=dict(fixed)))
+    except Exception:  # whatever the module's code raises on a symbolic tensor
+        return None
+    finally:
+        owner.training = mode
+    graph = _with_mode(*graphs)
+    if graph is None:
+        return None
+    new = fx.GraphModule(owner, graph, type(owner).__name__)
+    _keep_the_rest(new, owner)
+    if not _put_modules(new):
+        return None
+    new.graph.lint()
+    new.recompile()
+    new.train(mode)
+    return new
+
+
+def _with_mode(training: fx.Graph, evaluation: fx.Graph) -> fx.Graph | None:
+    """One graph for both modes: flags that differ are read from the module, as F.dropout's is."""
+    one, other = list(training.nodes), list(evaluation.nodes)
+    if [(n.op, str(n.target)) for n in one] != [(n.op, str(n.target)) for n in other]:
+        return None
+    for node, twin in zip(one, other, strict=True):
+        flags = [
+            index
+            for index, (mine, its) in enumerate(zip(node.args, twin.args, strict=True))
+            if (mine, its) == (True, False)
+        ]
+        names = [
+            name
+            for name in node.kwargs
+            if (node.kwargs[name], twin.kwargs.get(name)) == (True, False)
+        ]
+        rest = [str(a) for i, a in enumerate(node.args) if i not in flags]
+        if rest != [str(a) for i, a in enumerate(twin.args) if i not in flags]:
+            return None
+        if flags or names:
+            with training.inserting_before(node):
+                mode = training.create_node("get_attr", "training")
+            node.args = tuple(mode if i in flags else a for i, a in enumerate(node.args))
+            node.kwargs = {k: mode if k in names else v for k, v in node.kwargs.items()}
+    return training
+
+
+def _keep_the_rest(new: fx.GraphModule, owner: nn.Module) -> None:
+    """Attributes, parameters and modules that forward doesn't reach stay where they were."""
+    for name in ("_parameters", "_buffers", "_modules"):
+        for key, value in getattr(owner, name).items():
+            getattr(new, name).setdefault(key, value)
+    new._non_persistent_buffers_set |= owner._non_persistent_buffers_set
+    for key, value in vars(owner).items():
+        if key not in new.__dict__ and not key.startswith("_"):
+            new.__dict__[key] = value
+
+
+def _put_modules(new: fx.GraphModule) -> bool:
+    """Puts a module at every call of an activation's function; False if there is none."""
+    count = 0
+    for node in list(new.graph.nodes):
+        function = getattr(Tensor, node.target, None) if node.op == "call_method" else node.target
+        record = find_function(function) if node.op in ("call_function", "call_method") else None
+        module = None if record is None else module_for(record, node.args[1:], dict(node.kwargs))
+        if record is None or module is None:
+            continue
+        source = node.args[0] if node.args else node.kwargs["input"]
+        name = f"{record.name}_{count}"
+        while hasattr(new, name):
+            count += 1
+            name = f"{record.name}_{count}"
+        new.add_submodule(name, module.train(new.training))
+        with new.graph.inserting_before(node):
+            called = new.graph.call_module(name, (source,))
+        if _is_in_place(node):
+            later = set(_after(node))
+            source.replace_all_uses_with(called, lambda user, later=later: user in later)
+        node.replace_all_uses_with(called)
+        new.graph.erase_node(node)
+        count += 1
+    return count > 0
+
+
+def _is_in_place(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.endswith("_") or bool(node.kwargs.get("inplace"))
+
+
+def _after(node: fx.Node) -> list[fx.Node]:
+    found, following = [], node.next
+    while following.op != "root":
+        found.append(following)
+        following = following.next
+    return found

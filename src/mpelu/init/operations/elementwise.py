@@ -1,0 +1,143 @@
+"""Activations and other functions of one value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+import mpelu.functional
+from mpelu.graph import Call, Ref, substitute
+from mpelu.init.activations import (
+    Activation,
+    exponential,
+    find_activation,
+    leaky,
+    pointwise,
+)
+from mpelu.init.operations.registry import Step, named, register_operation
+from mpelu.init.signal import Signal, activated, mixed, multiplied
+from mpelu.init.values import average
+
+_KINKS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0)
+_LARGEST = 1e30
+
+
+def elementwise(step: Step, probe: bool = False) -> Signal | None:
+    call, function = step.call, step.call.target
+    if not callable(function) or len(call.fed_by) != 1:
+        return None
+
+    def on_tensor(y: Tensor) -> Tensor:
+        args, kwargs = substitute((call.args, call.kwargs), Ref, lambda _: y)
+        output: Tensor = function(*args, **kwargs)
+        return output
+
+    has_parameters = any(isinstance(value, Tensor) and value.numel() > 1 for value in call.args)
+    if probe or has_parameters:
+        channels = step.first.channels or 1 if has_parameters else 1
+        dims = 4 if call.shape is None else max(2, len(call.shape))
+        activation = pointwise(call.name, on_tensor, channels, dims)
+    else:
+        activation = Activation(call.name, lambda y: on_tensor(y.clone()), kinks=_KINKS)
+    if activation is None:
+        return None
+    after = activated(step.first, call.name, activation, step.factor)
+    is_finite = math.isfinite(average(after.second)) and average(after.second) < _LARGEST
+    return after if is_finite else None
+
+
+def _function(
+    *names: str,
+) -> Callable[[Callable[[Call], Activation]], Callable[[Call], Activation]]:
+    def register(describe: Callable[[Call], Activation]) -> Callable[[Call], Activation]:
+        @register_operation(*named(*names))
+        def apply(step: Step) -> Signal | None:
+            if len(step.call.fed_by) != 1:
+                return None
+            return activated(step.first, step.call.name, describe(step.call), step.factor)
+
+        return describe
+
+    return register
+
+
+@_function("relu")
+def _relu(call: Call) -> Activation:
+    return leaky("relu", 0.0)
+
+
+@_function("leaky_relu")
+def _leaky_relu(call: Call) -> Activation:
+    return leaky("leaky_relu", call.argument(1, "negative_slope", 0.01))
+
+
+@_function("prelu")
+def _prelu(call: Call) -> Activation:
+    return leaky("prelu", call.argument(1, "weight"))
+
+
+@_function("elu")
+def _elu(call: Call) -> Activation:
+    return exponential("elu", call.argument(1, "alpha", 1.0), 1.0)
+
+
+@_function("celu")
+def _celu(call: Call) -> Activation:
+    alpha = call.argument(1, "alpha", 1.0)
+    return exponential("celu", alpha, 1 / alpha)
+
+
+@_function("selu")
+def _selu(call: Call) -> Activation:
+    return find_activation("selu", "selu")
+
+
+@register_operation(mpelu.functional.mpelu)
+def _mpelu(step: Step) -> Signal:
+    alpha, beta = step.call.argument(1, "alpha"), step.call.argument(2, "beta")
+    return activated(step.first, "mpelu", exponential("mpelu", alpha, beta), step.factor)
+
+
+register_operation(
+    *named(
+        "sigmoid", "tanh", "gelu", "silu", "mish", "softplus", "hardswish", "hardsigmoid",
+        "hardtanh", "relu6", "logsigmoid", "softsign", "tanhshrink", "softshrink", "hardshrink",
+        "sin", "erf", "threshold",
+    )
+)(elementwise)  # fmt: skip
+
+
+@register_operation(
+    *named(
+        "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "abs", "absolute",
+        "square", "cos", "clamp", "clamp_min", "clamp_max", "clip",
+    )
+)  # fmt: skip
+def formula(step: Step) -> Signal | None:
+    """Part of a formula, such as a norm: tangents at zero say nothing about it."""
+    found, before = elementwise(step), step.first
+    if found is None:
+        return None
+    # Errors don't grow by it either: what a norm divides by has the same ones.
+    return replace(
+        found, factor=found.second, before=None, doubts=before.doubts, growth=before.growth
+    )
+
+
+@register_operation(*named("pow", "float_power"))
+def _power(step: Step) -> Signal | None:
+    exponent = step.call.argument(1, "exponent")
+    return formula(step) if isinstance(exponent, (int, float)) else None
+
+
+@register_operation(nn.GLU, *named("glu"))
+def _gated(step: Step) -> Signal:
+    gate = activated(mixed(step.first), "sigmoid", _SIGMOID, step.factor)
+    return multiplied(mixed(step.first), gate)
+
+
+_SIGMOID = Activation("sigmoid", torch.sigmoid)

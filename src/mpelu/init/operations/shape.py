@@ -1,0 +1,194 @@
+"""Operations that keep the values or join them: shapes, order, copies, concatenation, constants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import dropout, padding
+
+from mpelu.graph import Ref
+from mpelu.init.activations import LINEAR
+from mpelu.init.operations.registry import Step, named, register_operation
+from mpelu.init.signal import Signal, Source, concatenated, constant_signal, mixed
+from mpelu.init.values import average, fit
+
+
+@register_operation(
+    dropout._DropoutNd,
+    nn.Flatten,
+    nn.Identity,
+    nn.Sequential,  # one without modules
+    nn.Unflatten,
+    nn.Upsample,
+    padding._ConstantPadNd,
+    padding._ReflectionPadNd,
+    padding._ReplicationPadNd,
+    padding._CircularPadNd,
+    *named(
+        "alpha_dropout", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double",
+        "dropout", "dropout1d", "dropout2d", "dropout3d", "expand", "expand_as",
+        "feature_alpha_dropout", "flatten", "float", "half", "interpolate", "masked_fill", "ravel",
+        "requires_grad", "reshape", "reshape_as", "squeeze", "to", "type", "type_as", "unflatten",
+        "unsqueeze", "upsample", "view", "view_as", "nan_to_num", "broadcast_to", "data",
+    ),
+)  # fmt: skip
+def keeps(step: Step) -> Signal | None:
+    value = step.call.argument(0, "input")
+    return constant_signal(value) if isinstance(value, Tensor) else step.first
+
+
+@register_operation(
+    nn.PixelShuffle,
+    nn.PixelUnshuffle,
+    nn.ChannelShuffle,
+    nn.Unfold,
+    *named(
+        "T", "mT", "H", "mH", "t", "adjoint", "channel_shuffle", "chunk", "flip", "gather",
+        "index_select", "moveaxis", "movedim", "narrow", "permute", "pixel_shuffle",
+        "pixel_unshuffle", "repeat", "repeat_interleave", "roll", "rot90", "select", "split",
+        "split_with_sizes", "swapaxes", "swapdims", "take_along_dim", "tensor_split", "tile",
+        "transpose", "triu", "tril", "unbind", "unfold", "diagonal", "topk", "sort",
+        "masked_select",
+    ),
+)  # fmt: skip
+def mixes(step: Step) -> Signal | None:
+    value = step.call.argument(0, "input")
+    return mixed(constant_signal(value) if isinstance(value, Tensor) else step.first)
+
+
+@register_operation(*named("zeros_like", "new_zeros", "zeros", "empty_like", "new_empty"))
+def _zeros(step: Step) -> Signal:
+    shape = step.call.shape
+    channels = shape[1] if shape is not None and len(shape) > 1 else None
+    return Signal(0.0, 0.0, 0.0, (), channels)
+
+
+@register_operation(*named("ones_like", "new_ones"))
+def _ones(step: Step) -> Signal:
+    return constant_signal(1.0)
+
+
+@register_operation(*named("full_like", "new_full"))
+def _full(step: Step) -> Signal | None:
+    value = step.call.argument(2 if step.call.name == "new_full" else 1, "fill_value")
+    return constant_signal(value) if isinstance(value, (int, float)) else None
+
+
+@register_operation(*named("randn_like"))
+def _noise(step: Step) -> Signal:
+    return Signal(0.0, 1.0, 1.0, (Source("noise", LINEAR),))
+
+
+@register_operation(*named("where"))
+def _where(step: Step) -> Signal | None:
+    if len(step.call.args) != 3 or step.call.name != "where":
+        return None
+    condition, one, other = step.call.args
+    if not isinstance(condition, (Ref, Tensor)):
+        return None
+    signals = [step.signals[value.index] for value in (one, other) if isinstance(value, Ref)]
+    return (
+        concatenated(signals, along_channels=False)
+        if len(signals) > 1
+        else next(iter(signals), None)
+    )
+
+
+@register_operation(Tensor.__setitem__)
+def _assign(step: Step) -> Signal:
+    """The values assigned; what else the tensor holds is taken to be like them."""
+    return mixed(step.signal(step.call.args[2]))
+
+
+@register_operation(*named("pad", "constant_pad_nd"))
+def _pad(step: Step) -> Signal | None:
+    """Zeros for new channels; new positions don't count."""
+    call, signal = step.call, step.first
+    amounts = call.argument(1, "pad", ())
+    dims = len(call.shape) if call.shape is not None else 4
+    position = 2 * (dims - 2)
+    if not isinstance(amounts, (tuple, list)) or len(amounts) <= position:
+        return signal
+    around = amounts[position : position + 2]
+    if signal.channels is None or not all(isinstance(amount, int) for amount in around):
+        return signal
+    mean, variance, factor = (
+        F.pad(fit(values, signal.channels), around)
+        for values in (signal.mean, signal.variance, signal.factor)
+    )
+    channels = signal.channels + sum(around)
+    return replace(
+        signal, mean=mean, variance=variance, factor=factor, channels=channels, before=None,
+        layer=None,
+    )  # fmt: skip
+
+
+@register_operation(*named("getitem"))
+def _index(step: Step) -> Signal:
+    signal, index = step.first, step.call.argument(1, "index")
+    if not isinstance(index, tuple) or len(index) < 2 or signal.channels is None:
+        return mixed(signal)
+    if not all(isinstance(part, slice) for part in index):
+        return mixed(signal)
+    if index[1] == slice(None):
+        return replace(signal, layer=None)
+    try:
+        mean, variance, factor = (
+            fit(values, signal.channels)[index[1]]
+            for values in (signal.mean, signal.variance, signal.factor)
+        )
+    except TypeError:  # a bound computed from a shape that is not known
+        return mixed(signal)
+    if mean.numel() == 0:
+        return mixed(signal)
+    return replace(
+        signal, mean=mean, variance=variance, factor=factor, channels=mean.numel(), before=None,
+        layer=None,
+    )  # fmt: skip
+
+
+@register_operation(*named("cat", "concat", "concatenate"))
+def _concatenate(step: Step) -> Signal | None:
+    values = step.call.argument(0, "tensors")
+    if not isinstance(values, (tuple, list)):
+        return None
+    dim = step.call.argument(1, "dim", 0)
+    parts = [
+        value
+        for value in values
+        if isinstance(value, Ref) or (isinstance(value, Tensor) and value.numel() > 0)
+    ]
+    if not parts or not isinstance(dim, int):
+        return None
+    shape = step.call.shape
+    along_channels = dim == 1 or dim == -3 or (dim == -1 and shape is not None and len(shape) == 2)
+    signals = [step.signal(value) for value in parts]
+    shapes = [step.shape(value) for value in parts]
+    if not along_channels and shape is not None and all(each is not None for each in shapes):
+        return _weighted(signals, [each.numel() for each in shapes if each is not None])
+    return concatenated(signals, along_channels)
+
+
+def _weighted(signals: list[Signal], sizes: list[int]) -> Signal:
+    """The moments of parts of different sizes together."""
+    joined = concatenated(signals, along_channels=False)
+    total = sum(sizes)
+    mean, second, factor = (
+        sum(average(value) * size for value, size in zip(values, sizes, strict=True)) / total
+        for values in (
+            [signal.mean for signal in signals],
+            [signal.second for signal in signals],
+            [signal.factor for signal in signals],
+        )
+    )
+    return replace(joined, mean=mean, variance=second - mean**2, factor=factor)
+
+
+@register_operation(*named("stack", "hstack", "vstack", "dstack"))
+def _stack(step: Step) -> Signal | None:
+    values = step.call.argument(0, "tensors")
+    if not isinstance(values, (tuple, list)):
+        return None
+    return concatenated([step.signal(value) for value in values], along_channels=False)

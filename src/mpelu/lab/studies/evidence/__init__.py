@@ -1,0 +1,1 @@
+"""Studies of this package's own, at a size that two cores can train."""

@@ -1,0 +1,41 @@
+"""The pilot: four learning rates for ReLU and MPELU in both settings, on a seed of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mpelu.lab.studies.evidence import table
+from mpelu.lab.studies.evidence.setting import ACTIVATIONS, LABELS, NORMALIZED, UNNORMALIZED, shrink
+from mpelu.lab.studies.study import Setting, Study
+
+SETTINGS = {
+    "bn": ("ResNet-20 with batch normalization", NORMALIZED, (0.05, 0.1, 0.2, 0.4)),
+    "no-bn": ("NIN without batch normalization", UNNORMALIZED, (0.02, 0.05, 0.1, 0.2)),
+}
+
+
+def settings(source: str) -> list[Setting]:
+    return [
+        Setting(
+            name=f"{kind}-{name}-lr{lr:g}",
+            labels=(network, LABELS[name], f"{lr:g}"),
+            paper="",
+            config=replace(base, lr=lr, **ACTIVATIONS[name]),
+        )
+        for kind, (network, base, rates) in SETTINGS.items()
+        for lr in rates
+        for name in ("relu", "mpelu")
+    ]
+
+
+STUDY = Study(
+    name="study-pilot",
+    title="The pilot: learning rates for the other studies",
+    needs="CIFAR-10",
+    labels=("network", "activation", "learning rate"),
+    settings=settings,
+    shrink=shrink,
+    seeds={"smoke": 1, "small": 1, "full": 1},
+    first_seed=100,
+    summarize=table.summarize,
+)

@@ -1,0 +1,135 @@
+"""The package's own studies: what is kept, their tables and figures, and the page of results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy.stats import t as student  # type: ignore[import-untyped]
+
+import results
+from mpelu.lab import studies
+from mpelu.lab.errors import UserError
+from mpelu.lab.studies.evidence import figures, table
+from mpelu.lab.studies.evidence.kept import KEPT, KeptRun, KeptStudy, read, steps_to, write
+
+RELU = [40.0, 41.0, 39.5]
+ELU = [38.0, 38.5, 38.0]
+
+
+def kept(**changes: object) -> KeptStudy:
+    runs = [
+        KeptRun(
+            setting=name,
+            seed=seed,
+            test_error=error,
+            tests=[(100, error + 10), (200, error)],
+            learned={"1.alpha": (1.0, 0.5, 1.5), "1.beta": (1.0, 0.9, 1.1)},
+        )
+        for name, errors in {"relu": RELU, "elu": ELU}.items()
+        for seed, error in enumerate(errors)
+    ]
+    machine = {
+        "cpu": "a CPU", "kernel": "native (avx2): compiled", "torch": "2.13.0", "mpelu": "0.1.0",
+        "revision": "0123456789", "threads": 1,
+    }  # fmt: skip
+    study = KeptStudy(
+        study="study-bn",
+        title="Activations",
+        labels={"relu": "ReLU", "elu": "ELU"},
+        configs={"relu": {"activation": "relu"}, "elu": {"activation": "elu"}},
+        comparisons=[("elu", "relu")],
+        runs=runs,
+        machines=[machine],
+    )
+    return replace(study, **changes)  # type: ignore[arg-type]
+
+
+def test_kept_runs_are_read_as_written(tmp_path: Path) -> None:
+    write(kept(), tmp_path / KEPT)
+    assert read(tmp_path / KEPT) == kept()
+    assert read(tmp_path / KEPT).runs[0].tests == [(100, 50.0), (200, 40.0)]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 2}', '{"format": 1}'])
+def test_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / KEPT).write_text(text)
+    with pytest.raises(UserError, match=r"kept\.json: expected the kept runs of a study"):
+        read(tmp_path / KEPT)
+    with pytest.raises(UserError, match="expected the kept runs"):
+        read(tmp_path / "missing")
+
+
+def test_differences_pair_seeds_and_leave_out_diverged_runs() -> None:
+    found = kept().difference("elu")
+    assert found is not None
+    assert found.difference == pytest.approx(-2.0)
+    spread = 0.5  # of -2.0, -2.5 and -1.5
+    half = float(student.ppf(0.975, 2)) * spread / 3**0.5
+    assert (found.low, found.high) == pytest.approx((-2 - half, -2 + half))
+    assert kept().difference("relu") is None
+    runs = [replace(each, test_error=None) if each.seed == 1 else each for each in kept().runs]
+    less = kept(runs=runs)
+    assert less.diverged("relu") == 1
+    fewer = less.difference("elu")
+    assert fewer is not None
+    assert fewer.pairs == 2
+    alone = kept(runs=[each for each in kept().runs if each.setting == "elu"])
+    assert alone.difference("elu") is None
+
+
+def test_the_table() -> None:
+    header, rows = table.cells(kept(), reach=41.0)
+    assert header == (
+        "setting", "test error %", "difference to ReLU", "could show", "steps to 41 %", "n",
+        "diverged",
+    )  # fmt: skip
+    texts = [[cell.text for cell in row] for row in rows]
+    assert texts[0] == ["ReLU", "40.17 ± 0.76", "", "", "200", "3", "0"]
+    assert texts[1][:3] == ["ELU", "38.17 ± 0.29", "-2.00 [-3.24, -0.76]"]
+    _, rows = table.cells(kept(), reach=38.2)
+    assert [row[4].text for row in rows] == ["not reached", "200 (1 of 3 never)"]
+    assert steps_to(kept().runs[0], 50.0) == 100
+
+
+def test_figures_show_every_difference(tmp_path: Path) -> None:
+    axes = figures.forest(kept()).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["ELU"]
+    assert axes.get_xlabel() == "test error minus that of ReLU, percentage points"
+    assert len(figures.study(kept()).axes) == 2
+    assert len(figures.study(kept(comparisons=[])).axes) == 1
+    drawn = figures.learned(kept(), ("elu", "relu"))
+    assert [each.get_ylabel() for each in drawn.axes] == ["α", "β"]
+    drawn.savefig(tmp_path / "learned.png")
+
+
+def test_a_study_keeps_its_runs_and_compares_nothing_in_a_smoke_test(tmp_path: Path) -> None:
+    (result,) = studies.reproduce("study-anchor", scale="smoke", out=tmp_path)
+    found = read(tmp_path / "study-anchor-smoke" / KEPT)
+    assert [(each.setting, each.seed) for each in found.runs] == [("relu", 0), ("mpelu", 0)]
+    assert found.runs[0].learned == {}
+    assert next(iter(found.runs[1].learned)).endswith("alpha")
+    assert found.comparisons == []
+    assert result.header == ("setting", "test error %", "n", "diverged")
+    assert "data_dir" not in found.configs["relu"]
+
+
+def test_the_template_is_filled() -> None:
+    text = "a {{x.y}} b\n<!-- if bn -->\nwith {{x.y}}\n<!-- end -->\nend"
+    assert results.fill(text, {"x.y": "1"}, set()) == "a 1 b\nend"
+    assert results.fill(text, {"x.y": "1"}, {"bn"}) == "a 1 b\nwith 1\nend"
+    with pytest.raises(KeyError, match=r"x\.y"):
+        results.fill(text, {}, set())
+
+
+def test_every_number_of_the_page_is_from_the_kept_runs() -> None:
+    """The page is what its template and the kept data give."""
+    assert (results.RESULTS / "README.md").read_text() == results.page()
+    for name, found in results.kept_studies().items():
+        assert (results.RESULTS / f"{name}.png").is_file()
+        pairs = [(each.setting, each.seed) for each in found.runs]
+        assert len(set(pairs)) == len(pairs)
+        machines = {json.dumps(each) for each in found.machines}
+        assert len(machines) == len(found.machines)
