@@ -15,7 +15,7 @@ _TAIL = 13.0
 """Standard deviations kept by the quadrature: the Gaussian weight beyond is 1e-37."""
 _MAX_LOST = 1e-3
 """Probability that may lie where a function is undefined."""
-_HALVINGS = 18
+HALVINGS = 18
 """Panels shrink by halves towards a kink, down to 26 / 2^18 = 1e-4 standard deviations."""
 
 
@@ -134,7 +134,7 @@ def _legendre(count: int = 12) -> tuple[Tensor, Tensor]:
 
 
 def gaussian_nodes(
-    center: Tensor, sigma: Tensor, kinks: Sequence[float | Tensor], halvings: int = _HALVINGS
+    center: Tensor, sigma: Tensor, kinks: Sequence[float | Tensor], halvings: int = HALVINGS
 ) -> tuple[Tensor, Tensor]:
     """Nodes z and weights of a standard normal variable for functions of center + sigma z.
 

@@ -27,6 +27,7 @@ from mpelu.graph import (
     unchanged_on_error,
     unwrap,
 )
+from mpelu.init.depth import Choice, check_choice, choose, report_depth
 from mpelu.init.layers import layer_of
 from mpelu.init.lsuv import lsuv_
 from mpelu.init.model import (
@@ -39,19 +40,16 @@ from mpelu.init.model import (
     variance_of,
     zero_biases_,
 )
-from mpelu.init.orthogonal import DISTRIBUTIONS, fill_orthogonal_
+from mpelu.init.orthogonal import fill_orthogonal_
 from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, Plan, Planner, deviation
 from mpelu.init.report import Report, rows_of
 from mpelu.init.rules import GAUSSIAN_STD, MODES, fill_
-from mpelu.init.shape import SHAPES, Structure, shaped
+from mpelu.init.shape import Structure, shaped
 from mpelu.init.signal import Signal
 
 NETWORK_MODES = (*MODES, "balanced")
 
 METHODS = ("taylor", "exact", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
-
-DEEP = {"method": "critical", "distribution": "orthogonal", "activation_shape": "depth"}
-"""What "deep" stands for."""
 
 TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off
@@ -91,9 +89,9 @@ def initialize_(
             two forward passes.
         method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
             paper's rule; "critical", which keeps the variance of gradients by the weights and
-            that of the signal by the biases; "deep", for very deep networks without norms and
-            shortcuts: critical, orthogonal, with shapes by depth; "msra", "xavier", "gaussian" or
-            "lsuv" (see `lsuv_`; takes example_inputs as its batch).
+            that of the signal by the biases; "deep", which is critical and orthogonal with shapes
+            by depth in a network without norms and shortcuts, and exact in any other; "msra",
+            "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes example_inputs as its batch).
         mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" weighs signal
             against gradient: n is the geometric mean of both fans, except in the last layer and
             before norms; and with example_inputs weights before norms are scaled until their
@@ -130,38 +128,19 @@ def initialize_(
         raise ValueError(f"initialize_: expected std >= 0, got {std}")
     if example_inputs is not None and input_shape is not None:
         raise ValueError("initialize_: expected example_inputs or input_shape, got both")
-    if distribution not in (None, *DISTRIBUTIONS):
-        raise ValueError(
-            f"initialize_: expected a distribution of {list(DISTRIBUTIONS)}, got {distribution!r}"
-        )
-    if activation_shape not in (None, *SHAPES):
-        raise ValueError(
-            f"initialize_: expected an activation_shape of {list(SHAPES)}, got {activation_shape!r}"
-        )
-    if shape_target is not None and activation_shape is None and method != "deep":
-        raise ValueError("initialize_: expected activation_shape with shape_target, got None")
+    check_choice(method, distribution, activation_shape, shape_target)
     if method == "lsuv":
-        if distribution is not None or activation_shape is not None:
-            raise ValueError(
-                "initialize_: expected neither distribution nor activation_shape with lsuv"
-            )
         if example_inputs is None:
             raise ValueError("initialize_: expected example_inputs for lsuv, got None")
         return lsuv_(model, example_inputs, generator=generator)
     model = unwrap(model)
     parameters = check_model("initialize_", model, generator)
     calls, weights = _calls(model, example_inputs, input_shape)
-    rule = method if method in ("gaussian", "xavier", "deep") else f"{method} {mode}"
-    wants_shape = activation_shape is not None
-    if method == "deep":
-        method, distribution = DEEP["method"], distribution or DEEP["distribution"]
-        activation_shape = activation_shape or DEEP["activation_shape"]
-    distribution = distribution or "normal"
-    if distribution == "orthogonal" and rule != "deep":
-        rule = f"{rule}, orthogonal"
+    choice = choose(calls, method, mode, distribution, activation_shape)
+    critical = choice.method == "critical"
 
     def plan() -> tuple[list[Plan], list[Signal]]:
-        planner = Planner(calls, weights, method, mode, std, distribution)
+        planner = Planner(calls, weights, choice.method, mode, std, choice.distribution)
         with collector_paused():
             plans = planner.run()
         _check_finite(plans)
@@ -171,10 +150,12 @@ def initialize_(
     scaled: set[int] = set()
     with contextlib.ExitStack() as guards:
         plans, signals = plan()
-        if activation_shape is not None:
-            structure = Structure(calls, signals, method == "critical")
-            if wants_shape and not structure.modules:
-                raise ValueError("initialize_: expected an MPELU for activation_shape, got none")
+        if choice.activation_shape is not None:
+            structure = Structure(calls, signals, critical)
+            if activation_shape is not None and not structure.modules:
+                raise ValueError(
+                    "initialize_: expected a trained MPELU for activation_shape, got none"
+                )
             beta = structure.beta(shape_target) if structure.modules else None
             if beta is not None:
                 guards.enter_context(shaped(structure.modules, beta))
@@ -182,16 +163,19 @@ def initialize_(
         # No weight has been written so far. Only a forward pass can still fail.
         if example_inputs is not None:
             guards.enter_context(unchanged_on_error(model))
-        _fill(plans, parameters, method, std, generator, distribution)
+        _fill(plans, parameters, choice, std, generator)
         reset_norms_(model)
         zero_biases_(plan.bias for plan in plans)
         for each in plans:
             fill_bias_(each.bias, each.bias_std, generator)
         if example_inputs is not None:
-            measured, scaled = _measure(model, example_inputs, plans, method)
-            if mode == "balanced" and method in FITTED:
+            measured, scaled = _measure(model, example_inputs, plans, choice.method)
+            if mode == "balanced" and choice.method in FITTED:
                 _balance_gradients(model, example_inputs, plans, measured)
-    return Report(rows_of(model, parameters, weights, plans, rule, measured, scaled))
+    rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled)
+    if critical or choice.activation_shape is not None:
+        return report_depth(rows, plans, calls, signals, critical)
+    return Report(rows)
 
 
 def _calls(
@@ -246,17 +230,16 @@ def _check_finite(plans: Sequence[Plan]) -> None:
 def _fill(
     plans: Sequence[Plan],
     parameters: Mapping[str, nn.Parameter],
-    method: str,
+    choice: Choice,
     std: float,
     generator: torch.Generator | None,
-    distribution: str,
 ) -> None:
     for plan in plans:
         if not plan.is_trained:
             continue
         weight = _writable(plan, parameters)
         scale = _computed_scale(plan, weight)
-        if distribution == "orthogonal":
+        if choice.distribution == "orthogonal":
             is_whole = weight.shape == plan.weight.shape
             fill_orthogonal_(
                 weight,
@@ -265,7 +248,7 @@ def _fill(
                 plan.groups if is_whole else 1,
                 plan.is_delta and is_whole,
             )
-        elif method == "gaussian":
+        elif choice.method == "gaussian":
             # Drawn with the paper's deviation and then scaled, so that weights of any other are
             # multiples of the same numbers.
             fill_(weight, GAUSSIAN_STD, generator)

@@ -16,6 +16,8 @@ output is the same.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -54,16 +56,17 @@ def fill_orthogonal_(
         groups: of the layer.
         is_delta: put the matrix in the middle of the kernel, with zeros around it.
     """
-    blocks = weight.view(groups, weight.size(0) // groups, *weight.shape[1:])
-    rows, columns = blocks.size(1), weight.size(1) if is_delta else weight[0].numel()
+    rows = weight.size(0) // groups
+    columns = weight.size(1) if is_delta else weight[0].numel()
     matrices = _orthogonal(groups, rows, columns, weight, generator)
-    scale = (blocks[0].numel() / min(rows, columns)) ** 0.5
+    scale = (weight.numel() / groups / min(rows, columns)) ** 0.5
     factors = std if isinstance(std, Tensor) else torch.tensor([std], dtype=torch.float64)
     matrices = matrices * (scale * factors).to(matrices).reshape(-1, 1, 1)
     if is_delta:
-        middle = tuple(size // 2 for size in weight.shape[2:])
-        weight.zero_()
-        blocks[(..., *middle)] = matrices.to(weight.dtype)
+        size = math.prod(weight.shape[2:])
+        taps = matrices.new_zeros(groups, rows, columns, size)
+        taps[..., size // 2] = matrices
+        weight.copy_(taps.reshape(weight.shape))
     else:
         weight.copy_(matrices.reshape(weight.shape))
     return weight

@@ -67,6 +67,8 @@ class Plan:
     groups: int = 1
     is_delta: bool = False
     """Whether an orthogonal weight has its matrix in the middle of the kernel."""
+    reached: float = 1.0
+    """Share of the layer's inputs that are not padding."""
     index: int = 0
     """Of the call that uses it first."""
 
@@ -158,6 +160,7 @@ class Planner:
                 bias_std=math.sqrt(bias_variance),
                 groups=layer.groups if layer.is_standard else 1,
                 is_delta=self._is_delta(layer),
+                reached=reached,
                 index=index,
             )
             self._of_weight[key] = plan

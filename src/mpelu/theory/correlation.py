@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from mpelu.activations.elementwise import ElementwiseFunction
-from mpelu.gaussian import gaussian_nodes, leaky_moments, quadrature_moments, to_float64
+from mpelu.gaussian import HALVINGS, gaussian_nodes, leaky_moments, quadrature_moments, to_float64
 from mpelu.slopes import exponential_mean, exponential_slope
 
 _FINE = 36
-"""Halvings of the panels: the slope bends within sqrt(1 - c^2) of a kink."""
+"""Halvings of the panels for the slope, which may jump within sqrt(1 - c^2) of a kink."""
 _EQUAL = 1e-15
 """Two inputs whose correlation is this close to one are the same."""
 
@@ -47,7 +47,9 @@ def covariance(
         >>> covariance(describe(torch.nn.ReLU()), torch.tensor([0.0, 1.0]))
         tensor([0.1592, 0.5000], dtype=torch.float64)
     """
-    return _expected(function, correlation, mean, variance, function.apply, _conditional_mean)
+    return _expected(
+        function, correlation, mean, variance, function.apply, _conditional_mean, HALVINGS
+    )
 
 
 @torch.no_grad()
@@ -61,7 +63,9 @@ def slope_covariance(
 
     Args and returns are those of `covariance`.
     """
-    return _expected(function, correlation, mean, variance, function.derivative, _conditional_slope)
+    return _expected(
+        function, correlation, mean, variance, function.derivative, _conditional_slope, _FINE
+    )
 
 
 def correlation_map(
@@ -101,6 +105,7 @@ def _expected(
     variance: float | Tensor,
     apply: Callable[[Tensor], Tensor],
     conditional: Conditional,
+    halvings: int,
 ) -> Tensor:
     given = to_float64(correlation).reshape(-1)
     if not (given.abs() <= 1).all():
@@ -115,8 +120,16 @@ def _expected(
     rest = (1 - c) * (1 + c)
     # The expectation over y2 bends where its mean, m + c (y1 - m), is at a kink.
     toward = torch.where(c.abs() < _EQUAL, _EQUAL, c)
-    kinks = [*function.kinks, *(center + (kink - center) / toward for kink in function.kinks)]
-    z, weight = gaussian_nodes(center, sigma, kinks, _FINE)
+    moved = [center + (kink - center) / toward for kink in function.kinks]
+    kinks = [
+        *function.kinks,
+        *(
+            new
+            for new, old in zip(moved, function.kinks, strict=True)
+            if not bool((new == old).all())
+        ),
+    ]
+    z, weight = gaussian_nodes(center, sigma, kinks, halvings)
     y = center + sigma * z
     other = center + c * sigma * z
     values = torch.where(

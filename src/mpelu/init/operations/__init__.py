@@ -8,7 +8,15 @@ said in the report.
 from mpelu.init.operations import pooling, products  # noqa: F401  (registers their rules)
 from mpelu.init.operations.arithmetic import added_signals
 from mpelu.init.operations.calls import propagate
-from mpelu.init.operations.norms import NORMS, ends_in_norm
+from mpelu.init.operations.norms import NORMS, ends_in_norm, normalizes
 from mpelu.init.operations.registry import Step, register_operation
 
-__all__ = ["NORMS", "Step", "added_signals", "ends_in_norm", "propagate", "register_operation"]
+__all__ = [
+    "NORMS",
+    "Step",
+    "added_signals",
+    "ends_in_norm",
+    "normalizes",
+    "propagate",
+    "register_operation",
+]
