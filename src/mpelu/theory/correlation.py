@@ -94,6 +94,22 @@ def correlation_slope(
     return slope_covariance(function, correlation, 0.0, variance) * variance / second
 
 
+def _real_kinks(function: ElementwiseFunction) -> list[float | Tensor]:
+    """Zero, and those of the function's likely kinks where its slope or value jumps."""
+    if function.has_closed_form:
+        return list(function.kinks)
+    found: list[float | Tensor] = [0.0]
+    for kink in function.kinks:
+        place = to_float64(kink).reshape(-1).expand(function.channels)
+        beside = torch.stack([place - _BESIDE, place + _BESIDE])
+        jumps = [function.derivative(beside).diff(dim=0), function.apply(beside).diff(dim=0)]
+        if max(jump.abs().max().item() for jump in jumps) > 1e3 * _BESIDE:
+            found.append(kink)
+    return found
+
+
+_BESIDE = 1e-8
+
 Conditional = Callable[[ElementwiseFunction, Tensor, Tensor], Tensor]
 """The mean of a function under N(mean [points, n], variance [n])."""
 
@@ -120,14 +136,11 @@ def _expected(
     rest = (1 - c) * (1 + c)
     # The expectation over y2 bends where its mean, m + c (y1 - m), is at a kink.
     toward = torch.where(c.abs() < _EQUAL, _EQUAL, c)
-    moved = [center + (kink - center) / toward for kink in function.kinks]
+    places = _real_kinks(function)
+    moved = [center + (kink - center) / toward for kink in places]
     kinks = [
-        *function.kinks,
-        *(
-            new
-            for new, old in zip(moved, function.kinks, strict=True)
-            if not bool((new == old).all())
-        ),
+        *places,
+        *(new for new, old in zip(moved, places, strict=True) if not bool((new == old).all())),
     ]
     z, weight = gaussian_nodes(center, sigma, kinks, halvings)
     y = center + sigma * z
@@ -166,10 +179,11 @@ def _by_quadrature(
 ) -> Tensor:
     """Column by column, which bounds the memory."""
     columns = []
+    places = _real_kinks(function)
     for index, column in enumerate(mean.T):
         kinks = [
             kink[index] if isinstance(kink, Tensor) and kink.numel() > 1 else kink
-            for kink in function.kinks
+            for kink in places
         ]
         if function.channels == 1:
             chosen = apply
