@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def variances(model: nn.Sequential, input: Tensor, seed: int = 0) -> tuple[Tenso
         if isinstance(module, nn.Linear):
             signal.retain_grad()
             outputs.append(signal)
-    signal.backward(torch.randn(signal.shape, generator=seeded(seed)))  # type: ignore[no-untyped-call]
+    signal.backward(torch.randn(signal.shape, generator=seeded(seed)))
     gradients = [each.grad.var() for each in outputs if each.grad is not None]
     return torch.stack([each.detach().var() for each in outputs]), torch.stack(gradients)
 
@@ -85,14 +86,14 @@ class TestOrthogonal:
 
     def test_the_norm_is_that_of_normal_weights(self) -> None:
         for shape in ((64, 32, 3), (32, 64, 3)):
-            normal, orthogonal = (nn.Sequential(nn.Conv2d(*shape, padding=1)) for _ in range(2))
-            initialize_(normal, generator=seeded())
-            initialize_(orthogonal, distribution="orthogonal", generator=seeded())
-            ratio = orthogonal[0].weight.norm() / normal[0].weight.norm()
+            normal, orthogonal = (nn.Conv2d(*shape, padding=1) for _ in range(2))
+            initialize_(nn.Sequential(normal), generator=seeded())
+            initialize_(nn.Sequential(orthogonal), distribution="orthogonal", generator=seeded())
+            ratio = orthogonal.weight.norm() / normal.weight.norm()
             assert ratio.item() == pytest.approx(1, abs=0.02)
 
     def test_padding_takes_nothing_from_a_matrix_in_the_middle(self) -> None:
-        network = models.create(
+        network: Any = models.create(
             "plain-20",
             activation="identity",
             small_maps=True,
@@ -137,16 +138,19 @@ class TestCritical:
             found = []
             for seed in range(3):
                 model = mlp(60, 256)
-                report = initialize_(model, method=method, generator=seeded(seed))
-                _, gradient = variances(model, torch.randn(64, 256, generator=seeded(seed)), seed)
+                report = initialize_(
+                    model, method=method, distribution="orthogonal", generator=seeded(seed)
+                )
+                images = torch.randn(64, 256, generator=seeded(seed + 1))
+                _, gradient = variances(model, images, seed)
                 found.append((gradient[0] / gradient[-1]).item())
             growth[method] = sum(found) / 3
-        assert report.rows[0].gradient == pytest.approx(growth["critical"], rel=0.35)
+        assert report.rows[0].gradient == pytest.approx(growth["critical"], rel=0.4)
         per_layer = 0.6681 / 0.6449  # E[f'^2] / E[f^2] of ELU
-        assert growth["exact"] == pytest.approx(per_layer**59, rel=0.35)
+        assert growth["exact"] == pytest.approx(per_layer**59, rel=0.4)
 
     def test_biases_have_the_critical_variance(self) -> None:
-        model = mlp(20, 256)
+        model: Any = mlp(20, 256)
         initialize_(model, method="critical", generator=seeded())
         found = theory.critical_variances(mpelu.activations.describe(nn.ELU()))  # type: ignore[arg-type]
         assert found is not None
@@ -167,7 +171,7 @@ class TestCritical:
             )
             initialize_(critical, method="critical", generator=seeded())
             initialize_(exact, method="exact", generator=seeded())
-            assert torch.equal(critical[2].weight, exact[2].weight)
+            assert all(map(torch.equal, critical[2].parameters(), exact[2].parameters()))
 
 
 class Residual(nn.Module):
@@ -252,7 +256,7 @@ class TestShape:
         assert shapes(model) == {(1.0, 1.0)}
 
     def test_frozen_units_keep_their_shape(self) -> None:
-        model = mlp(41)
+        model: Any = mlp(41)
         model[1].requires_grad_(False)
         initialize_(model, activation_shape="depth", shape_target=0.2)
         assert model[1].beta[0].item() == 1.0
@@ -324,7 +328,8 @@ class TestDeep:
         assert report.to_dict()["correlation"] == report.correlation
 
     def test_networks_without_mpelu_keep_their_activations(self) -> None:
-        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        first = nn.Linear(8, 8)
+        model = nn.Sequential(first, nn.Tanh(), nn.Linear(8, 8))
         report = initialize_(model, method="deep", generator=seeded())
-        assert is_orthogonal(model[0].weight)
+        assert is_orthogonal(first.weight)
         assert report.rows[1].rule == "deep"

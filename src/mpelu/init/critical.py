@@ -13,7 +13,6 @@ from mpelu.activations.elementwise import ElementwiseFunction
 from mpelu.init.activations import Activation
 from mpelu.init.values import Value, as_value, average
 
-
 _STEP = 1e-5
 
 
@@ -40,7 +39,7 @@ def as_function(activation: Activation) -> ElementwiseFunction:
     """As `mpelu.theory` takes it."""
 
     def apply(y: Tensor) -> Tensor:
-        found: Tensor = _Differentiable.apply(y, activation.function)
+        found: Tensor = _Differentiable.apply(y, activation.function)  # type: ignore[no-untyped-call]
         return found
 
     return ElementwiseFunction(
