@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test coverage lint lint-js format bench results arm oldest clean
+.PHONY: demo test torture coverage lint lint-js format bench results arm oldest clean
 
 # The stamp holds until the files that say what is installed, or the kernel, change.
 $(VENV)/installed: pyproject.toml setup.py constraints.txt $(wildcard src/mpelu/kernels/*.cpp src/mpelu/kernels/*.h)
@@ -20,6 +20,10 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest
+
+# Every attack in full: at most half an hour on two cores.
+torture: $(VENV)/installed
+	OMP_NUM_THREADS=1 PYTHONPATH=tools $(BIN)/python -m torture
 
 coverage: $(VENV)/installed
 	$(BIN)/python -m pytest --cov=mpelu --cov-report=term:skip-covered --cov-report=html:out/coverage
@@ -44,6 +48,7 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/network.py --compiled --threads 2
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/roofline.py --inductor
 	$(BIN)/python benchmarks/initialization.py
 	$(BIN)/python benchmarks/initialization_speed.py
 	$(BIN)/python benchmarks/loader.py

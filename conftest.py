@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
+
+# Modules that can't be imported without an optional package are not searched for examples.
+collect_ignore = [] if find_spec("triton") else ["src/mpelu/kernels/triton.py"]
 
 
 @pytest.fixture(autouse=True)

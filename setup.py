@@ -19,8 +19,8 @@ SOURCES = "src/mpelu/kernels"
 
 kernel = Extension(
     "mpelu.kernels._native",
-    [f"{SOURCES}/native.cpp"],
-    depends=[f"{SOURCES}/layouts.h", f"{SOURCES}/simd.h"],
+    [f"{SOURCES}/native.cpp", f"{SOURCES}/binding.cpp"],
+    depends=[f"{SOURCES}/{name}.h" for name in ("call", "layouts", "simd")],
     language="c++",
     extra_compile_args=FLAGS + OPENMP,
     extra_link_args=OPENMP,

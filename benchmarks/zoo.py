@@ -1,13 +1,14 @@
 """How does `initialize_` do on architectures nobody here wrote, beside AnyInit and LSUV?
 
-    python benchmarks/zoo.py [--only NAME ...] [--methods NAME ...] [--threads 1]
+    python benchmarks/zoo.py [--only NAME ...] [--methods NAME ...] [--seed 0] [--threads 1]
     python benchmarks/zoo.py --table
 
-Each model of zoo_models.py is initialized on one batch and scored on another: the variance after
-the last weight, the ratio of the gradients of the first and the last weight, and the variance after
-every weight against its prediction. Batch norm uses the statistics of the batch; dropout is off.
-Prints a table and writes results/zoo.json, which --table prints in Markdown. Models whose package
-is missing are skipped and named.
+Each model of zoo_models.py, and of zoo_held_out.py, which holds those that were not used while
+tuning, is initialized on one batch and scored on another: the variance after the last weight, the
+ratio of the gradients of the first and the last weight, and the variance after every weight against
+its prediction. Batch norm uses the statistics of the batch; dropout is off. Prints a table and
+updates results/zoo.json, which --table prints in Markdown. Models whose package is missing are
+skipped and named.
 """
 
 from __future__ import annotations
@@ -34,31 +35,45 @@ from common import RESULTS, write
 from mpelu.graph import arguments, evaluating, record, tensors_in
 from mpelu.init.layers import layer_of
 from mpelu.init.model import variance_of
+from zoo_held_out import HELD_OUT
 from zoo_models import ZOO
 
 warnings.simplefilter("ignore")
 
 
-def anyinit_analytic(model: nn.Module, batch: Any) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        anyinit.initialize(model, "analytic", batch, seed=0)
+Method = Callable[[nn.Module, Any, int], Any]
+"""Takes the model, a batch and a seed; returns a report."""
 
 
-def ours(method: str, mode: str = "fan_in") -> Callable[[nn.Module, Any], Any]:
-    def initialize(model: nn.Module, batch: Any) -> Any:
-        generator = torch.Generator().manual_seed(0)
+def theirs(mode: str) -> Method:
+    def initialize(model: nn.Module, batch: Any, seed: int) -> Any:
+        if isinstance(batch, dict) and len(batch) == 1:  # it takes no keyword arguments
+            (batch,) = batch.values()
+        with contextlib.redirect_stdout(io.StringIO()):
+            return anyinit.initialize(model, mode, batch, seed=seed)
+
+    return initialize
+
+
+def ours(method: str, mode: str) -> Method:
+    def initialize(model: nn.Module, batch: Any, seed: int) -> Any:
+        generator = torch.Generator().manual_seed(seed)
         return mpelu.init.initialize_(model, batch, method, mode, generator)
 
     return initialize
 
 
-METHODS: dict[str, Callable[[nn.Module, Any], Any]] = {
-    "exact": ours("exact"),
+METHODS: dict[str, Method] = {
+    "exact": ours("exact", "fan_in"),
     "exact balanced": ours("exact", "balanced"),
-    "taylor": ours("taylor"),
-    "lsuv": ours("lsuv"),
-    "anyinit": anyinit_analytic,
+    "taylor": ours("taylor", "fan_in"),
+    "lsuv": ours("lsuv", "fan_in"),
+    "anyinit": theirs("analytic"),
+    "anyinit empirical": theirs("empirical"),
 }
+OWN = ("exact", "exact balanced", "taylor")
+"""Methods that predict the variance after each weight."""
+ALL = {**ZOO, **HELD_OUT}
 
 
 def variances(model: nn.Module, batch: Any) -> dict[str, float]:
@@ -103,12 +118,12 @@ def gradient_ratio(model: nn.Module, batch: Any, first: str, last: str) -> float
     return ratio
 
 
-def score(name: str, method: str) -> dict[str, Any]:
-    torch.manual_seed(0)
-    model, make = ZOO[name]()
+def score(name: str, method: str, seed: int) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    model, make = ALL[name]()
     batch, fresh = make(), make()
     start = time.perf_counter()
-    report = METHODS[method](model, batch)
+    report = METHODS[method](model, batch, seed)
     seconds = time.perf_counter() - start
     measured = variances(model, fresh)
     order = [path.rstrip("'") for path in measured]
@@ -118,7 +133,7 @@ def score(name: str, method: str) -> dict[str, Any]:
         "gradient": gradient_ratio(model, fresh, order[0], order[-1]),
         "last": order[-1],
     }
-    if method not in ("anyinit", "lsuv"):
+    if method in OWN:
         result.update(against_prediction(report, measured))
     return result
 
@@ -151,23 +166,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
-        sys.stdout.write(markdown(json.loads((RESULTS / "zoo.json").read_text())["models"]) + "\n")
+        sys.stdout.write(markdown(stored()) + "\n")
         return
     torch.set_num_threads(options.threads)
     console = Console(width=150)
     results: dict[str, dict[str, Any]] = {}
     skipped: dict[str, str] = {}
-    for name in ZOO:
+    for name in ALL:
         if options.only and not any(part in name for part in options.only):
             continue
         scores: dict[str, Any] = {}
         for method in options.methods:
             try:
-                scores[method] = score(name, method)
+                scores[method] = score(name, method, options.seed)
             except ImportError as error:
                 skipped[name] = str(error)
                 break
@@ -176,17 +192,31 @@ def main() -> None:
         if scores:
             results[name] = scores
             console.print(row_of(name, scores))
-    summary = summarize(results, options.methods)
-    table = Table(title="models")
-    for heading in ("", *next(iter(summary.values()))):
-        table.add_column(heading)
-    for method, numbers in summary.items():
-        table.add_row(method, *map(str, numbers.values()))
-    console.print(table)
+    for title, names in (("models", ZOO), ("not used while tuning", HELD_OUT)):
+        summary = summarize({name: results[name] for name in names if name in results})
+        table = Table(title=title)
+        for heading in ("", *next(iter(summary.values()), ())):
+            table.add_column(heading)
+        for method, numbers in summary.items():
+            table.add_row(method, *map(str, numbers.values()))
+        console.print(table)
     for name, why in skipped.items():
         console.print(f"skipped {name}: {why}")
-    if not options.only:
-        write("zoo", {"models": results, "summary": summary, "skipped": skipped})
+    runs = stored()
+    for name, scores in results.items():
+        runs.setdefault(str(options.seed), {}).setdefault(name, {}).update(scores)
+    ordered = {
+        seed: {name: runs[seed][name] for name in ALL if name in runs[seed]}
+        for seed in sorted(runs, key=int)
+    }
+    write("zoo", {"seeds": ordered})
+
+
+def stored() -> dict[str, dict[str, dict[str, Any]]]:
+    """Scores by seed, model and method, of this run and earlier ones."""
+    path = RESULTS / "zoo.json"
+    runs: dict[str, Any] = json.loads(path.read_text())["seeds"] if path.exists() else {}
+    return runs
 
 
 def row_of(name: str, scores: dict[str, Any]) -> str:
@@ -196,7 +226,7 @@ def row_of(name: str, scores: dict[str, Any]) -> str:
             parts.append(f"{method}: {found['error'][:60]}")
         else:
             parts.append(f"{method}: {found['output']:.2g} / {found['gradient']:.2g}")
-    first = scores.get("exact", {})
+    first = scores.get("exact balanced", {})
     if "placed" in first:
         parts.append(
             f"placed {first['placed']} left {len(first['left'])} measured {first['measured']} "
@@ -205,23 +235,43 @@ def row_of(name: str, scores: dict[str, Any]) -> str:
     return " | ".join(parts)
 
 
-def markdown(results: dict[str, dict[str, Any]]) -> str:
+def markdown(runs: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """The counts for each seed, then one line per model for the first seed."""
+    parts = []
+    for title, names in (("used while tuning", ZOO), ("not used while tuning", HELD_OUT)):
+        lines = [f"| {title} | seed | " + " | ".join(COUNTS) + " |", "|---" * 9 + "|"]
+        for seed, results in runs.items():
+            found = summarize({name: results[name] for name in names if name in results})
+            lines += [
+                f"| {method} | {seed} | " + " | ".join(map(str, counts.values())) + " |"
+                for method, counts in found.items()
+            ]
+        parts.append("\n".join(lines))
+    for names in (ZOO, HELD_OUT):
+        first = next(iter(runs.values()))
+        parts.append(models_table({name: first[name] for name in names if name in first}))
+    return "\n\n".join(parts)
+
+
+def models_table(results: dict[str, dict[str, Any]]) -> str:
     """One line per model: what "exact" did, then variance / gradient ratio of each method."""
 
     def pair(scores: dict[str, Any], method: str) -> str:
-        found = scores.get(method, {"error": ""})
+        if method not in scores:
+            return "-"
+        found = scores[method]
         return "error" if "error" in found else f"{found['output']:.2g} / {found['gradient']:.2g}"
 
-    shown = ("exact", "exact balanced", "lsuv", "anyinit")
+    shown = ("exact balanced", "exact", "lsuv", "anyinit", "anyinit empirical")
     lines = [
         "| model | placed, left | measured | median, worst | " + " | ".join(shown) + " | seconds |",
         "|---" * (5 + len(shown)) + "|",
     ]
     for name, scores in results.items():
-        own = scores["exact"]
+        own = scores["exact balanced"]
         seconds = ", ".join(
-            f"{scores[method]['seconds']:.2f}" if "seconds" in scores[method] else "-"
-            for method in ("exact", "lsuv", "anyinit")
+            f"{scores[method]['seconds']:.2f}" if "seconds" in scores.get(method, {}) else "-"
+            for method in ("exact balanced", "lsuv", "anyinit")
         )
         cells = [
             name,
@@ -235,22 +285,31 @@ def markdown(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def summarize(results: dict[str, dict[str, Any]], methods: list[str]) -> dict[str, dict[str, Any]]:
+COUNTS = (
+    "ran", "output in [0.3, 3]", "gradient in [0.1, 10]", "weights", "2 x off", "without note",
+    "notes within 2 x",
+)  # fmt: skip
+
+
+def summarize(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By method: how many models are in range, and how many weights off their prediction."""
     summary = {}
-    for method in methods:
+    for method in METHODS:
         found = [scores[method] for scores in results.values() if method in scores]
+        if not found:
+            continue
         ran = [each for each in found if "error" not in each]
-        compared = sum(each.get("compared", 0) for each in ran)
         off = [item for each in ran for item in each.get("off", ())]
-        summary[method] = {
-            "ran": f"{len(ran)} of {len(found)}",
-            "output in [0.3, 3]": sum(0.3 <= each["output"] <= 3 for each in ran),
-            "gradient in [0.1, 10]": sum(0.1 <= each["gradient"] <= 10 for each in ran),
-            "weights": compared,
-            "2 x off": len(off),
-            "without note": sum(not note for *_, note in off),
-            "notes within 2 x": sum(each.get("noted_within", 0) for each in ran),
-        }
+        numbers = (
+            f"{len(ran)} of {len(found)}",
+            sum(0.3 <= each["output"] <= 3 for each in ran),
+            sum(0.1 <= each["gradient"] <= 10 for each in ran),
+            sum(each.get("compared", 0) for each in ran),
+            len(off),
+            sum(not note for *_, note in off),
+            sum(each.get("noted_within", 0) for each in ran),
+        )
+        summary[method] = dict(zip(COUNTS, numbers, strict=True))
     return summary
 
 

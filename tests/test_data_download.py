@@ -35,6 +35,8 @@ class Server(ThreadingHTTPServer):
         self.ignores_range = False
         self.wrong_range = False
         self.says_length = True
+        self.length = ""
+        """Said in place of the true length."""
         self.drops_after: list[int] = []
         """Bytes after which the next connections end."""
 
@@ -67,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(200)
         rest = server.content[start:]
         if server.says_length:
-            self.send_header("Content-Length", str(len(rest)))
+            self.send_header("Content-Length", server.length or str(len(rest)))
         self.end_headers()
         if server.drops_after:
             rest = rest[: server.drops_after.pop(0)]
@@ -91,7 +93,9 @@ def fetch(
     server: Server, folder: Path, md5: str = MD5, progress: download.DownloadProgress | None = None
 ) -> Path:
     path = folder / "new" / "file.bin"
-    download.fetch(f"{server.address}/file.bin", path, md5=md5, progress=progress)
+    download.fetch(
+        f"{server.address}/file.bin", path, md5=md5, size=len(CONTENT), progress=progress
+    )
     return path
 
 
@@ -176,7 +180,7 @@ def test_wrong_checksum(server: Server, tmp_path: Path) -> None:
 def test_not_found(server: Server, tmp_path: Path) -> None:
     url = server.address.replace("/files", "/elsewhere") + "/file.bin"
     with pytest.raises(UserError, match=r"can't be downloaded \(HTTP 404 Not Found\)"):
-        download.fetch(url, tmp_path / "file.bin", md5=MD5)
+        download.fetch(url, tmp_path / "file.bin", md5=MD5, size=len(CONTENT))
     assert len(server.ranges) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -186,13 +190,13 @@ def test_no_server(server: Server, tmp_path: Path) -> None:
     server.shutdown()
     server.server_close()
     with pytest.raises(UserError, match="no connection"):
-        download.fetch(url, tmp_path / "file.bin", md5=MD5)
+        download.fetch(url, tmp_path / "file.bin", md5=MD5, size=len(CONTENT))
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/file", "host/file"])
 def test_other_addresses(tmp_path: Path, url: str) -> None:
     with pytest.raises(UserError, match="mirror: expected an http:// or https:// URL, got"):
-        download.fetch(url, tmp_path / "new" / "file", md5=MD5)
+        download.fetch(url, tmp_path / "new" / "file", md5=MD5, size=len(CONTENT))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -300,14 +304,19 @@ def test_a_failed_download_leaves_no_folder(server: Server, tmp_path: Path) -> N
     (tmp_path / "there").mkdir()
     for place in ("new/folder", "there/new", "there"):
         with pytest.raises(UserError, match="404"):
-            download.fetch(server.address.removesuffix("files"), tmp_path / place / "a", md5=MD5)
+            download.fetch(
+                server.address.removesuffix("files"),
+                tmp_path / place / "a",
+                md5=MD5,
+                size=len(CONTENT),
+            )
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
 
 
 def test_a_download_that_was_cut_off_keeps_its_folder(server: Server, tmp_path: Path) -> None:
     server.drops_after = [1000, 0, 0, 0]
     with pytest.raises(UserError, match="the 1,000 bytes received so far are kept"):
-        download.fetch(f"{server.address}/a", tmp_path / "new" / "a", md5=MD5)
+        download.fetch(f"{server.address}/a", tmp_path / "new" / "a", md5=MD5, size=len(CONTENT))
     assert (tmp_path / "new" / "a.part").stat().st_size == 1000
 
 
@@ -326,15 +335,15 @@ def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(download, "_write", full)
         with pytest.raises(UserError, match=r"a\.part: can't be written \(No space left"):
-            download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5)
-    download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5)
+            download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5, size=len(CONTENT))
+    download.fetch(f"{server.address}/a", tmp_path / "a", md5=MD5, size=len(CONTENT))
     assert server.ranges == [None, f"bytes={download.CHUNK}-"]
 
 
 @pytest.mark.parametrize("url", ["http://[", "file:///etc/passwd", "ftp://a/b", "", "a.tar.gz"])
 def test_what_is_no_address(tmp_path: Path, url: str) -> None:
     with pytest.raises(UserError, match="mirror: expected an http:// or https:// URL"):
-        download.fetch(url, tmp_path / "a" / "b", md5=MD5)
+        download.fetch(url, tmp_path / "a" / "b", md5=MD5, size=len(CONTENT))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -350,3 +359,26 @@ def test_a_run_shows_its_download_if_its_display_does(
     out, err = capsys.readouterr()
     assert out == ""
     assert ("file.bin: downloading" in err) == shown
+
+
+@pytest.mark.parametrize("length", ["many", "-5", "1e6", "", "9" * 5000, "0x10", "12, 12"])
+def test_a_malformed_length_is_ignored(server: Server, tmp_path: Path, length: str) -> None:
+    server.length = length
+    assert fetch(server, tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("says_length", [True, False])
+def test_no_more_than_the_known_size_is_written(
+    server: Server, tmp_path: Path, says_length: bool
+) -> None:
+    server.says_length = says_length
+    server.content = CONTENT + b"more"
+    got = f"{len(server.content):,}" if says_length else "more"
+    with pytest.raises(UserError, match=f"expected {len(CONTENT):,} bytes, got {got}; nothing was"):
+        fetch(server, tmp_path)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_part_that_is_too_long_is_discarded(server: Server, tmp_path: Path) -> None:
+    part(tmp_path, CONTENT + b"more")
+    assert fetch(server, tmp_path).read_bytes() == CONTENT

@@ -375,7 +375,7 @@ def test_what_is_not_understood_is_said() -> None:
     kept = {name: value.clone() for name, value in model.named_parameters()}
     report = initialize_(model, input_shape=(5,))
     found = {row.layer: row for row in report.rows}
-    assert "taken as of unit variance" in found["out.weight"].note
+    assert "taken as independent" in found["out.weight"].note
     for name in ("embedding.weight", "unused.weight"):
         assert found[name].rule == "left as it was"
         assert torch.equal(kept[name], model.get_parameter(name))

@@ -216,6 +216,83 @@ def test_in_place_where_it_is_not_sound_is_an_error(backend: str) -> None:
         y.sum().backward()
 
 
+def needs_functions() -> None:
+    needs_native()
+    if native._forward is None:
+        pytest.skip("this torch doesn't describe tensors to C")
+
+
+def gradients(x: torch.Tensor, module: MPELU, grad: torch.Tensor) -> list[torch.Tensor]:
+    y = module(x)
+    return [y, *torch.autograd.grad(y, (x, module.alpha, module.beta), grad)]
+
+
+LAYOUTS = {
+    "matrix": (torch.randn(5, 6), 1),
+    "images": (torch.randn(2, 6, 3, 7), 1),
+    "channels_last": (torch.randn(2, 6, 3, 7).contiguous(memory_format=torch.channels_last), 1),
+    "tokens": (torch.randn(2, 9, 6), -1),
+    "transposed": (torch.randn(6, 5).t(), 1),
+    "slice": (torch.randn(5, 12)[:, ::2], 1),
+    "negated": (torch._neg_view(torch.randn(5, 6)), 1),
+    "expanded": (torch.randn(1, 6).expand(4, 6), 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_tensors_read_in_c_and_prepared_in_python_give_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype
+) -> None:
+    needs_functions()
+    source, dim = LAYOUTS[name]
+    x = source.to(dtype).requires_grad_()
+    parameters = torch.float64 if dtype == torch.float64 else torch.float32
+    module = MPELU(6, alpha=[0.3, 1, 2, -1, 0, 5], dim=dim, dtype=parameters)
+    grad = torch.randn(x.shape, dtype=dtype)
+    results = [gradients(x, module, g) for g in (grad, grad[:1].expand_as(x))]
+    monkeypatch.setattr(native, "_forward", None)
+    monkeypatch.setattr(native, "_backward", None)
+    expected = [gradients(x, module, g) for g in (grad, grad[:1].expand_as(x))]
+    assert_close(results, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["matrix", "images", "channels_last", "tokens", "transposed"])
+def test_dense_tensors_are_not_prepared_in_python(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    needs_functions()
+    monkeypatch.delattr(native, "_forward_prepared")
+    monkeypatch.delattr(native, "_backward_prepared")
+    source, dim = LAYOUTS[name]
+    x = source.clone().requires_grad_()
+    gradients(x, MPELU(6, dim=dim), torch.empty_like(x).fill_(1.0))
+
+
+def test_what_c_reads_is_refused_unless_it_fits() -> None:
+    needs_functions()
+    x, six, five = torch.randn(5, 6), torch.ones(6), torch.ones(5)
+    wide, step = torch.ones(6, dtype=torch.float64), torch.ones(12)[::2]
+    out, plain, refused = torch.empty(5, 6), 0, 4
+
+    def status(*tensors: torch.Tensor, dim: object = 1) -> object:
+        return native._forward(*tensors, dim, 1)
+
+    assert status(x, out, six, six) == plain
+    for alpha, beta in [(five, five), (six, five), (wide, wide), (six, wide), (step, six)]:
+        assert status(x, out, alpha, beta) == refused
+    assert status(x, out, six.reshape(1, 6), six.reshape(1, 6)) == refused
+    assert status(x, torch.empty(6, 5), six, six) == refused
+    assert status(x, torch.empty(6, 5).t(), six, six) == refused
+    assert status(x, out.double(), six, six) == refused
+    assert status(x.int(), out.int(), six, six) == refused
+    assert status(x[:0], out[:0], six, six) == refused
+    assert status(x, out, six, six, dim=2) == refused
+    assert status(x, out, six, six, dim=-3) == refused
+    with pytest.raises(TypeError):
+        status(x, out, six, six, dim="1")
+
+
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],

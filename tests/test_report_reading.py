@@ -170,9 +170,13 @@ def test_many_epochs_are_spread(tmp_path: Path) -> None:
     [
         ("metrics.jsonl", b'{"kind": "test"}\n{"kin', "metrics.jsonl: 1 of 2 lines can't be read"),
         ("metrics.jsonl", None, "metrics.jsonl is missing"),
-        ("status.json", b"[]", "status.json: expected an object, got list"),
+        ("status.json", b"[]", "status.json can't be read: expected an object, got list"),
         ("config.json", b"{", "config.json can't be read"),
-        ("config.json", b"[" * 100_000, "recursion"),
+        (
+            "config.json",
+            b"[" * 100_000,
+            "config.json can't be read: it is nested more than 64 levels deep",
+        ),
         ("inspect.json", b"\xff\xfe", "inspect.json can't be read"),
         ("inspect.json", b'{"layers": [1]}', "inspect.json: expected a list of layers"),
         ("activations/epoch-0001.safetensors", b"junk", "epoch-0001.safetensors can't be read"),

@@ -6,15 +6,18 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from report_runs import write_run
 
+from mpelu.lab.reporting import serve
 from mpelu.lab.reporting.serve import ReportServer, make_server
 
 
@@ -60,6 +63,40 @@ def test_other_names_are_refused(server: ReportServer, host: str) -> None:
 @pytest.mark.parametrize("path", ["/../runs/going/config.json", "/cache.json", "/index.html"])
 def test_serves_no_files(server: ReportServer, path: str) -> None:
     assert ask(server, path)[0] == 404
+
+
+def connect(server: ReportServer, text: str = "") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30)
+    connection.sendall(text.encode())
+    return connection
+
+
+@pytest.mark.parametrize("other", ["elsewhere.example", "same"])
+def test_two_hosts_are_refused(server: ReportServer, other: str) -> None:
+    own = f"127.0.0.1:{server.server_address[1]}"
+    hosts = f"Host: {own}\r\nHost: {own if other == 'same' else other}\r\n"
+    with connect(server, f"GET / HTTP/1.1\r\n{hosts}\r\n") as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.0 403 ")
+
+
+def test_idle_connections_are_bounded_and_dropped(
+    server: ReportServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = threading.active_count()
+    half = "GET / HTTP/1.1\r\nHost: "
+    idle = [connect(server, half) for _ in range(100)]
+    limit = before + serve.MOST_CONNECTIONS
+    for _ in range(20):
+        assert threading.active_count() <= limit
+        time.sleep(0.01)
+    monkeypatch.setattr(serve, "PATIENCE", 0.1)
+    end = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert threading.active_count() == before
+    assert ask(server, "/version")[0] == 200
+    for connection in idle:
+        connection.close()
 
 
 def test_version_changes_with_the_runs_only(server: ReportServer, tmp_path: Path) -> None:

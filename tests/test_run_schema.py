@@ -151,7 +151,7 @@ def test_an_unknown_schema_is_refused_in_one_line(
 def test_what_is_no_schema_is_refused(finished: Path, schema: object) -> None:
     path = finished / "config.json"
     path.write_text(json.dumps({"schema": schema, **json.loads(path.read_text())}))
-    with pytest.raises(UserError, match="expected a schema from 1 to 2, got"):
+    with pytest.raises(UserError, match="expected a schema from 1 to 3, got"):
         folder.read(finished)
 
 

@@ -21,6 +21,7 @@ from mpelu.lab import cli, studies
 from mpelu.lab.commands import reproduce
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
+from mpelu.lab.run import files
 from mpelu.lab.run import folder as runs
 from mpelu.lab.studies import executors, results, runner
 from mpelu.lab.studies.gather import gather
@@ -126,7 +127,7 @@ def test_runs_of_an_older_schema_count(
     run(study(one=quick))
     for path in folder(tmp_path, "").iterdir():
         values = json.loads((path / "config.json").read_text())
-        del values["schema"]
+        del values["schema"], values["sha256"]
         values["checkpointing"] = values.pop("gradient_checkpointing")
         values["test_every"] = 4
         (path / "config.json").write_text(json.dumps(values))
@@ -224,7 +225,7 @@ def test_foreign_folders_are_named_left_out_and_kept(
     folder(tmp_path, "one-seed0").mkdir()
     (folder(tmp_path, "one-seed0") / "holiday.jpg").write_text("not a run")
     other = folder(tmp_path, "two-seed0") / "config.json"
-    other.write_text(other.read_text().replace('"lr": 0.1', '"lr": 0.3'))
+    files.write_json(other, {**files.read_json(other), "lr": 0.3})
     (folder(tmp_path, "two-seed1") / "config.json").write_text("{")
     folder(tmp_path, "unknown").mkdir()
     capsys.readouterr()
@@ -253,9 +254,12 @@ def test_foreign_folders_are_named_left_out_and_kept(
             '{"state": "finished", "test_error": NaN}',
             "expected a number for test_error",
         ),
-        ("metrics.jsonl", "damaged", "expected the tests of a finished run"),
+        ("metrics.jsonl", "damaged", "metrics.jsonl: 1 of 1 lines can't be read"),
+        ("metrics.jsonl", "", "metrics.jsonl is shorter than it was then"),
         ("data.json", '{"classes": 3}', "data.json: expected a list of classes"),
-        ("data.json", "", "data.json: expected a list of classes"),
+        ("data.json", "", "data.json can't be read"),
+        ("data.json", 100_000 * "[", "data.json can't be read: it is nested more than 64 levels"),
+        ("config.json", 100_000 * "[", "config.json can't be read: it is nested more than 64"),
     ],
 )
 def test_damaged_runs_are_left_out(

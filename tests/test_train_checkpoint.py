@@ -58,7 +58,7 @@ def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
 def test_what_a_checkpoint_holds(whole: Path) -> None:
     contents = torch.load(checkpoint.path_of(whole, 10), weights_only=True)
     assert (contents["epoch"], contents["position"], contents["state"]["step"]) == (2, 0, 10)
-    assert contents["lengths"]["metrics.jsonl"] < (whole / "metrics.jsonl").stat().st_size
+    assert contents["logs"]["metrics.jsonl"]["length"] < (whole / "metrics.jsonl").stat().st_size
     weights = load_file(checkpoint.path_of(whole, 10).with_suffix(".safetensors"))
     assert equal(dict(contents["model"]), weights)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,9 +14,16 @@ from typing import Any
 
 import pytest
 import rich.console
-from train_helpers import small
+from train_helpers import small, status
 
-from mpelu.lab.training.display import Bar, Display, Lines, Progress, for_terminal
+from mpelu.lab.training.display import (
+    Bar,
+    Display,
+    Lines,
+    Progress,
+    SteadyStream,
+    for_terminal,
+)
 from mpelu.lab.training.launch import train
 
 ROW = {
@@ -74,7 +84,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> io.StringIO:
     console = rich.console.Console
 
     def make(**options: Any) -> rich.console.Console:
-        return console(file=output, force_terminal=True, width=width, **options)
+        return console(**{**options, "file": output}, force_terminal=True, width=width)
 
     monkeypatch.setattr(rich.console, "Console", make)
     return output
@@ -142,6 +152,56 @@ def test_a_closed_pipe_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.Mo
 def test_without_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert train(small(epochs=1), tmp_path / "run", display=for_terminal()).state == "finished"
+
+
+TRAIN = [
+    "--model", "resnet-8", "--epochs", "2", "--train-limit", "64", "--test-limit", "16",
+    "--batch-size", "16", "--log-every", "1", "--threads", "1",
+]  # fmt: skip
+PROGRAM = "import sys; from mpelu.lab.cli import main; sys.exit(main())"
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-c", PROGRAM, *words]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
+def test_a_terminal_that_is_closed_does_not_end_a_run(tmp_path: Path) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "40", "PYTHONIOENCODING": "ascii"}
+    process = subprocess.Popen(
+        [*command("train", *TRAIN), "--out", str(tmp_path / "é☃")],
+        stdout=theirs, stderr=subprocess.PIPE, stdin=theirs, env=environment,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    while b"loss" not in shown:
+        shown += os.read(ours, 100)
+    os.close(ours)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    assert status(tmp_path / "é☃")["state"] == "finished"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX")
+@pytest.mark.parametrize("streams", [">&- 2>&- <&-", "2>&1 | head -1 >/dev/null"])
+def test_streams_that_are_closed_do_not_end_a_run(tmp_path: Path, streams: str) -> None:
+    words = shlex.join([*command("train", *TRAIN), "--out", str(tmp_path / "run")])
+    script = f"set -o pipefail; {words} {streams}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert status(tmp_path / "run")["state"] == "finished"
+    script = f"set -o pipefail; {shlex.join(command('trian'))} {streams}"
+    assert subprocess.run(["bash", "-c", script], capture_output=True).returncode == 2
+
+
+def test_characters_that_can_not_be_encoded_become_question_marks() -> None:
+    buffer = io.BytesIO()
+    stream = SteadyStream(io.TextIOWrapper(buffer, encoding="latin-1", write_through=True))
+    print("error 3 % → é ☃", file=stream, flush=True)
+    assert buffer.getvalue() == "error 3 % ? é ?\n".encode("latin-1")
 
 
 def test_the_base_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

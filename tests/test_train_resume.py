@@ -308,8 +308,8 @@ def test_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
 def test_other_data_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     stopped_after(monkeypatch, 8, train, small(), run)
-    data = (run / "data.json").read_text()
-    (run / "data.json").write_text(data.replace('"fingerprint": "', '"fingerprint": "0'))
+    data = run / "data.json"
+    files.write_json(data, {**files.read_json(data), "fingerprint": "0"})
     with pytest.raises(UserError, match="expected the data the run was trained on"):
         resume(run)
 
@@ -339,7 +339,7 @@ def test_other_threads_are_told(
     run = tmp_path / "run"
     stopped_after(monkeypatch, 8, train, small(), run)
     path = run / "environment.json"
-    path.write_text(path.read_text().replace('"threads": 1', '"threads": 7'))
+    files.write_json(path, {**files.read_json(path), "threads": 7})
     resume(run, display=Lines())
     assert capsys.readouterr().err == (
         "warning: results may not be bit-identical, because the environment changed: "

@@ -10,6 +10,7 @@ from train_helpers import equal, small
 
 from mpelu.lab import cli, data
 from mpelu.lab.errors import UserError
+from mpelu.lab.run import files
 from mpelu.lab.run.folder import CHECKPOINTS
 from mpelu.lab.training.evaluation import evaluate
 from mpelu.lab.training.launch import train
@@ -66,8 +67,8 @@ def test_eval_takes_the_data_of_the_run(tmp_path: Path, capsys: pytest.CaptureFi
     train(small(epochs=1), run)
     assert cli.main(["eval", str(run)]) == 0
     assert capsys.readouterr().err == ""
-    about = (run / "data.json").read_text()
-    (run / "data.json").write_text(about.replace('"fingerprint": "', '"fingerprint": "0'))
+    data = run / "data.json"
+    files.write_json(data, {**files.read_json(data), "fingerprint": "0"})
     with pytest.raises(SystemExit):
         cli.main(["eval", str(run)])
     assert "expected the data the run was trained on" in capsys.readouterr().err

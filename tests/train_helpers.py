@@ -47,7 +47,7 @@ def equal(one: Any, other: Any) -> bool:
 def final(run: Path) -> dict[str, Any]:
     """All of a run that must not depend on when it was stopped."""
     contents = checkpoint.load(checkpoint.path_of(run, checkpoint.steps_of(run)[-1]))
-    del contents["lengths"]["speed.jsonl"]
+    del contents["logs"]["speed.jsonl"]
     kept = ("model.safetensors", "metrics.jsonl", "config.json", "checkpoints/best.safetensors")
     activations = sorted((run / "activations").iterdir())
     return {

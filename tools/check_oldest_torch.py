@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TESTS = ["functional", "modules", "bound", "lazy", "semantics", "native", "transforms"]
-TOOLS = ["pytest", "hypothesis", "expecttest", "setuptools>=77", "numpy<2.3"]
+TOOLS = ["pytest", "pytest-timeout", "hypothesis", "expecttest", "setuptools>=77", "numpy<2.3"]
 
 
 def oldest() -> str:

@@ -9,7 +9,7 @@ import itertools
 import sys
 from typing import Any
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 
 from mpelu import theory
 from mpelu.activations.elementwise import exponential, leaky
@@ -82,14 +82,14 @@ def main() -> int:
     print("moments done", flush=True)
     mpmath.mp.dps = 20
     for beta, product, c in itertools.product(BETAS, PRODUCTS, CORRELATIONS):
-        alpha, where = product / beta, (product, beta, c)
+        alpha, place = product / beta, (product, beta, c)
         a, b, r = mpmath.mpf(alpha), mpmath.mpf(beta), mpmath.mpf(c)
         function = exponential(alpha, beta)
         second = function.moments()[1].item()
         found = theory.covariance(function, c).item()
-        compare("E[f f]", found, pair(a, b, r, False), second, where)
+        compare("E[f f]", found, pair(a, b, r, False), second, place)
         found = theory.slope_covariance(function, c).item()
-        compare("E[f' f']", found, pair(a, b, r, True), 0, where)
+        compare("E[f' f']", found, pair(a, b, r, True), 0, place)
     for slope, c in itertools.product((0.0, 0.3, 0.9), CORRELATIONS):
         r = mpmath.mpf(c)
         kernel = (mpmath.sqrt(1 - r**2) + r * (mpmath.pi - mpmath.acos(r))) / (2 * mpmath.pi)

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from mpelu import activations, converting, functional, init, kernels, models
     from mpelu.activations import register_activation
     from mpelu.converting import convert, load_state_dict
+    from mpelu.diagnosis import diagnose
     from mpelu.functional import mpelu
     from mpelu.gaussian import moments
     from mpelu.modules import MPELU, LazyMPELU
@@ -18,6 +19,7 @@ __all__ = [
     "activations",
     "convert",
     "converting",
+    "diagnose",
     "functional",
     "init",
     "kernels",
@@ -35,6 +37,7 @@ _HOMES = {
     "LazyMPELU": "mpelu.modules",
     "MPELU": "mpelu.modules",
     "convert": "mpelu.converting",
+    "diagnose": "mpelu.diagnosis",
     "load_state_dict": "mpelu.converting",
     "moments": "mpelu.gaussian",
     "mpelu": "mpelu.functional",

@@ -1,4 +1,4 @@
-"""Which dimension of a tensor has the channels: the one its layer made, followed to where it goes."""
+"""Which dimension of a tensor has the channels: that which its layer made, wherever it goes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,6 +31,10 @@ class Channels:
 _LAST = ("linear", "embedding", "layer_norm", "rms_norm")
 _SECOND = ("batch_norm", "group_norm", "instance_norm")
 _RESHAPES = ("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "ravel")
+_EXCHANGES = (
+    "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "mT", "mH", "H", "adjoint",
+)  # fmt: skip
+_MOVES = (*_RESHAPES, *_EXCHANGES, "permute", "T", "unsqueeze", "squeeze", "getitem", "select")
 
 
 def find_channels(calls: Sequence[Call]) -> list[Channels | None]:
@@ -126,14 +131,15 @@ def _carried(call: Call, before: Channels, shape: torch.Size | None) -> Channels
     if shape is None or call.shape is None:  # one of several outputs, or nothing is known of shapes
         return _carried_blindly(call, before)
     old, new, position = len(shape), len(call.shape), before.position(len(shape))
-    if call.name in _RESHAPES and shape != call.shape:
+    operation = _operation(call)
+    if operation in _RESHAPES and shape != call.shape:
         return _reshaped(before, shape, call.shape)
     order = _order(call, old)
     if order is not None:
         return _at(order.index(position), new, before)
     if new == old:
         return before
-    if call.name == "unsqueeze":
+    if operation == "unsqueeze":
         inserted = call.argument(1, "dim") % new
         return _at(position + (inserted <= position), new, before)
     if position == old - 1 and call.shape[-1:] == shape[-1:]:
@@ -144,10 +150,23 @@ def _carried(call: Call, before: Channels, shape: torch.Size | None) -> Channels
 
 
 def _carried_blindly(call: Call, before: Channels) -> Channels | None:
-    if call.name == "flatten":
-        return Channels(-1, before.source)
-    moves = (*_RESHAPES, "permute", "transpose", "swapaxes", "movedim", "unsqueeze", "squeeze", "T")
-    return None if call.name in moves else before
+    """The same without shapes, as far as that goes."""
+    operation = _operation(call)
+    if operation == "permute":
+        ndim = len(_given(call))
+        return _at(_permuted(call, ndim).index(before.position(ndim)), ndim, before)
+    if operation in ("transpose", "swapaxes") and set(_given(call)) == {1, -1}:
+        return Channels({1: -1, -1: 1}.get(before.dim, before.dim), before.source)
+    if operation == "flatten":
+        layer: Any = call.target
+        start = getattr(layer, "start_dim", None) or call.argument(1, "start_dim", 0)
+        return before if before.dim == 1 and start > 1 else Channels(-1, before.source)
+    return None if operation in _MOVES else before
+
+
+def _operation(call: Call) -> str:
+    """The name of a function, or the class of a module as the function is called."""
+    return type(call.target).__name__.lower() if isinstance(call.target, nn.Module) else call.name
 
 
 def _at(position: int, ndim: int, before: Channels) -> Channels:
@@ -155,31 +174,32 @@ def _at(position: int, ndim: int, before: Channels) -> Channels:
     return Channels(-1 if is_last else position, before.source)
 
 
+def _given(call: Call) -> list[int]:
+    """The dimensions that a call names, be it one by one or as a tuple."""
+    values = [*call.args[1:], *call.kwargs.values()]
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        values = list(values[0])
+    return [value for value in values if isinstance(value, int)]
+
+
+def _permuted(call: Call, ndim: int) -> list[int]:
+    return [dim % ndim for dim in _given(call)]
+
+
 def _order(call: Call, ndim: int) -> list[int] | None:
     """For calls that exchange dimensions: which old one stands at each position."""
     order = list(range(ndim))
-    given = [each for each in call.args[1:] if not isinstance(each, Ref)]
     if call.name == "permute":
-        dims = call.kwargs.get(
-            "dims", given[0] if given and not isinstance(given[0], int) else given
-        )
-        return [dim % ndim for dim in dims]
-    if call.name in ("transpose", "swapaxes", "swapdims"):
-        pair = [*given, *call.kwargs.values()]
-    elif call.name in ("T", "t", "mT", "mH", "H", "adjoint"):
-        pair = [-2, -1] if ndim > 1 else []
-        if call.name == "T":
-            return order[::-1]
-    elif call.name in ("movedim", "moveaxis"):
-        pair = [*given, *call.kwargs.values()]
-        if not all(isinstance(each, int) for each in pair):
-            return None
-        order.insert(pair[1] % ndim, order.pop(pair[0] % ndim))
-        return order
-    else:
+        return _permuted(call, ndim)
+    if call.name == "T":
+        return order[::-1]
+    pair = [-2, -1] if call.name in ("t", "mT", "mH", "H", "adjoint") else _given(call)
+    if call.name not in _EXCHANGES or len(pair) != 2 or ndim < 2:
         return None
-    if len(pair) == 2:
-        one, other = (each % ndim for each in pair)
+    one, other = (each % ndim for each in pair)
+    if call.name in ("movedim", "moveaxis"):
+        order.insert(other, order.pop(one))
+    else:
         order[one], order[other] = order[other], order[one]
     return order
 

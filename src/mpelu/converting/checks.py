@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from mpelu.converting.recognize import recognize
 from mpelu.converting.report import ConvertedActivation
@@ -42,8 +43,13 @@ def check_model(caller: str, model: Any) -> None:
             )
         if module._compiled_call_impl is not None or hasattr(module, "_orig_mod"):
             raise ValueError(
-                f"{caller}: expected a model that isn't compiled, got a compiled {kind.__name__} at "
-                f"{path or 'the top'}; convert it before torch.compile"
+                f"{caller}: expected a model that isn't compiled, got a compiled {kind.__name__} "
+                f"at {path or 'the top'}; convert it before torch.compile"
+            )
+        if any(is_lazy(each) for each in module.parameters(recurse=False)):
+            raise ValueError(
+                f"{caller}: expected weights with a shape, got a lazy {kind.__name__} at {path}; "
+                "run a batch first"
             )
         if kind.__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
             raise ValueError(

@@ -75,8 +75,8 @@ def load_state_dict(model: nn.Module, checkpoint: Mapping[str, Any]) -> LoadedKe
     slopes = _slopes(gone, swapped, checkpoint)
     model.load_state_dict({k: v for k, v in checkpoint.items() if k not in gone}, strict=False)
     with torch.no_grad():
-        for module, values in slopes:
-            module.alpha.copy_(values.to(module.beta) / module.beta)
+        for activation, values in slopes:
+            activation.alpha.copy_(values.to(activation.beta) / activation.beta)
     return LoadedKeys(new, gone)
 
 
@@ -99,17 +99,19 @@ def _check_keys(what: str, keys: Sequence[str]) -> None:
 
 def _slopes(
     keys: Sequence[str], swapped: Mapping[str, nn.Module], checkpoint: Mapping[str, Any]
-) -> list[tuple[Any, Tensor]]:
+) -> list[tuple[MPELU, Tensor]]:
     """MPELUs that started from a PReLU, with its slopes in the checkpoint."""
     found = []
     for key in keys:
-        module: Any = _inside(key, swapped)
-        if getattr(module, "keeps_slopes", False) and key.endswith(".weight"):
+        module = _inside(key, swapped)
+        if module is None or not getattr(module, "keeps_slopes", False):
+            continue
+        for activation in (each for each in module.modules() if type(each) is MPELU):
             slopes = checkpoint[key]
-            if slopes.numel() not in (1, module.alpha.numel()):
+            if slopes.numel() not in (1, activation.num_parameters):
                 raise ValueError(
-                    f"load_state_dict: expected {key} with 1 or {module.alpha.numel()} slopes, got "
-                    f"{slopes.numel()}"
+                    f"load_state_dict: expected {key} with 1 or {activation.num_parameters} "
+                    f"slopes, got {slopes.numel()}"
                 )
-            found.append((module, slopes))
+            found.append((activation, slopes))
     return found

@@ -110,10 +110,8 @@ class PendingMPELU(LazyMPELU):
         super().__init__(alpha, beta, dim=dim, device=device, dtype=dtype)
         if not requires_grad:
             for name in ("alpha", "beta"):
-                frozen: Any = UninitializedParameter(
-                    requires_grad=False, device=device, dtype=dtype
-                )
-                setattr(self, name, frozen)
+                made: Any = UninitializedParameter
+                setattr(self, name, made(requires_grad=False, device=device, dtype=dtype))
         self.calls = calls
         self.settings: dict[str, Any] = {
             "alpha": alpha,
@@ -147,13 +145,21 @@ class PendingMPELU(LazyMPELU):
                 width = match[1]
                 grown.widths[width] = _made(int(width), grown.dim or 1, grown.settings)
         nn.Module._load_from_state_dict(self, state_dict, prefix, *rest)
+        if not found and self.dim_is_given and not self.has_uninitialized_params():
+            self.num_parameters = self.alpha.numel()
+            self._forget_hooks()
+            self.__class__ = MPELU  # type: ignore[assignment]
+
+    def _forget_hooks(self) -> None:
+        self._initialize_hook.remove()
+        self._load_hook.remove()
+        del self._initialize_hook, self._load_hook
 
     def _become(self, kind: type[MPELUByWidth]) -> Any:
         """This module, as one without parameters of its own."""
         device, dtype = self.alpha.device, self.alpha.dtype
-        self._initialize_hook.remove()
-        self._load_hook.remove()
-        del self._initialize_hook, self._load_hook, self.alpha, self.beta
+        self._forget_hooks()
+        del self.alpha, self.beta
         self.dim: Any = self.dim if self.dim_is_given else None
         self.settings.update(device=device, dtype=dtype)
         self.__class__ = kind  # type: ignore[assignment]

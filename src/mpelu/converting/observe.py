@@ -61,14 +61,15 @@ def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) 
     functions: dict[str, FunctionCall] = {}
     lowest: dict[int, float] = {}
 
-    def before(call: Call) -> None:
+    def before(call: Call, *_: object) -> None:
         found = None if isinstance(call.target, nn.Module) else find_function(call.target)
         if found is not None:
             _note(functions, found, call, paths)
 
     def look(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if args and isinstance(args[0], Tensor) and args[0].numel():
-            lowest[id(module)] = min(lowest.get(id(module), 0.0), args[0].min().item())
+        first = args[0] if args else None
+        if isinstance(first, Tensor) and first.is_floating_point() and first.numel():
+            lowest[id(module)] = min(lowest.get(id(module), 0.0), first.min().item())
 
     handles = [module.register_forward_pre_hook(look) for module in activations]
     try:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mpelu.activations import find_function
 from mpelu.converting.modules import MPELUByWidth, PendingMPELU
 from mpelu.converting.observe import Site
-from mpelu.converting.recognize import Kind, Start, is_wanted, module_for, recognize
+from mpelu.converting.recognize import Kind, Start, is_among, module_for, recognize, wanted
 from mpelu.modules import MPELU
 
 _HOOKS = (
@@ -64,15 +64,15 @@ def find_places(model: nn.Module, replace: Sequence[type[nn.Module]] | None) -> 
     Functions in attributes get modules as stand-ins. So does an activation without parameters that
     is in several places: each place is on its own then.
     """
-    kinds = {id(module): recognize(module) for module in model.modules()}
+    kinds = {id(module): wanted(module, replace) for module in model.modules()}
     seen: set[int] = set()
     for path, owner in list(model.named_modules()):
-        if isinstance(owner, torch.jit.ScriptModule) or kinds[id(owner)] is not None:
+        if isinstance(owner, torch.jit.ScriptModule) or recognize(owner) is not None:
             continue
         near = _parameters_near(model, path)
         for name, child in list(owner._modules.items()):
             kind = None if child is None else kinds[id(child)]
-            if child is None or kind is None or not is_wanted(child, kind, replace):
+            if child is None or kind is None:
                 continue
             module = child
             if id(child) in seen and not any(True for _ in child.parameters()):
@@ -82,13 +82,13 @@ def find_places(model: nn.Module, replace: Sequence[type[nn.Module]] | None) -> 
             yield Place(owner, name, _join(path, name), module, child, kind, near)
         for name, value in list(vars(owner).items()):
             record = None if name.startswith("__") else find_function(value)
-            module_like = None if record is None else module_for(record, (), {})
-            if record is None or module_like is None:
+            if record is None or not is_among(record, replace):
                 continue
-            kind = Kind(record.label, record, module_like)
-            if is_wanted(module_like, kind, replace):
-                setattr(owner, name, module_like.train(owner.training))
-                yield Place(owner, name, _join(path, name), module_like, value, kind, near)
+            module = module_for(record, (), {})
+            if module is not None:
+                setattr(owner, name, module.train(owner.training))
+                kind = Kind(record.label, record, module)
+                yield Place(owner, name, _join(path, name), module, value, kind, near)
 
 
 def _join(path: str, name: str) -> str:
@@ -135,7 +135,8 @@ def build(
     if shared:
         return Replacement(made(1, 1), (1,))
     if slopes > 1:
-        return Replacement(made(slopes, 1), (slopes,), 1, "its own parameters")
+        dim = getattr(place.module, "dim", 1)
+        return Replacement(made(slopes, dim), (slopes,), dim, "its own parameters")
     if sites is None or any(site.shape is None for site in sites):
         return _pending(made, start, sites or (), dim)
     if not sites:
@@ -211,7 +212,7 @@ def _common_dim(sites: Sequence[Site]) -> int | None:
 
 def take_over(new: nn.Module, old: nn.Module) -> None:
     """Hands the mode and the hooks of a module on to the one that takes its place."""
-    new.train(old.training)
+    new.training = old.training
     for name in _HOOKS:
         own, given = getattr(new, name), getattr(old, name)
         if own:  # a lazy module's

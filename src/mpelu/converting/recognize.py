@@ -47,11 +47,14 @@ class Start:
     slope: float = 0.0
     """The largest slope of a leaky ReLU that is kept, whose error depends on the input."""
 
-    def error_at(self, lowest: float | None) -> float | None:
-        """The largest difference for inputs down to the lowest."""
+    def error_at(self, lowest: float | None, dtype: torch.dtype) -> float | None:
+        """The largest difference for inputs down to the lowest, with alpha and beta of a dtype."""
         if self.error is None or not self.slope:
             return self.error
-        return None if lowest is None else self.slope * float(self.beta) * lowest**2 / 2
+        if lowest is None:
+            return None
+        rounded = 2 * torch.finfo(dtype).eps * abs(lowest)
+        return self.slope * (float(self.beta) * lowest**2 / 2 + rounded)
 
 
 def recognize(module: nn.Module) -> Kind | None:
@@ -91,13 +94,28 @@ def _candidates(points: Tensor) -> list[tuple[ActivationRecord, nn.Module, Tenso
     return found
 
 
-def is_wanted(module: nn.Module, kind: Kind, replace: Sequence[type[nn.Module]] | None) -> bool:
-    """Whether an activation is among the classes to replace, or computes the same as one."""
+def wanted(module: nn.Module, replace: Sequence[type[nn.Module]] | None) -> Kind | None:
+    """The activation that a module is, if it is one to replace.
+
+    Args:
+        module: of the model.
+        replace: classes. Modules that compute the same as one of them count too. None for all
+            activations that are recognized, but MPELU.
+    """
+    kind = recognize(module)
     if replace is None:
-        return kind.record is not None and kind.record.name != "mpelu"
-    names = {f"{each.__module__}:{each.__qualname__}" for each in replace}
-    by_value = kind.record is not None and kind.record.module in names
-    return by_value or isinstance(module, tuple(replace))
+        is_mpelu = kind is not None and kind.record is not None and kind.record.name == "mpelu"
+        return None if is_mpelu else kind
+    if isinstance(module, tuple(replace)):
+        return kind or Kind(type(module).__name__, None, module)
+    return kind if kind is not None and is_among(kind.record, replace) else None
+
+
+def is_among(record: ActivationRecord | None, replace: Sequence[type[nn.Module]] | None) -> bool:
+    """Whether the class of an activation is one of those to replace."""
+    if record is None or replace is None:
+        return replace is None
+    return record.module in {f"{each.__module__}:{each.__qualname__}" for each in replace}
 
 
 def module_for(record: ActivationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -136,7 +154,12 @@ def start_of(kind: Kind, leaky_beta: float) -> Start | str:
     scales = torch.as_tensor(known.scale, dtype=torch.float64)
     if (scales != 1).any():
         return f"no MPELU equals {kind.label}, whose slope above zero isn't 1"
-    return Start(alpha, beta, error=0.0)
+    return Start(_number(alpha), _number(beta), error=0.0)
+
+
+def _number(value: float | Tensor) -> float | Tensor:
+    is_single = not isinstance(value, Tensor) or value.numel() == 1
+    return float(value) if is_single else value
 
 
 def _leaky_start(slope: float | Tensor, beta: float) -> Start:
@@ -144,5 +167,4 @@ def _leaky_start(slope: float | Tensor, beta: float) -> Start:
     if not slopes.any():
         return Start(RELU_ALPHA, 1.0, error=RELU_ALPHA)
     alpha = torch.where(slopes == 0, RELU_ALPHA, slopes / beta)
-    start: float | Tensor = alpha if alpha.numel() > 1 else alpha.item()
-    return Start(start, beta, error=0.0, slope=slopes.abs().max().item())
+    return Start(_number(alpha), beta, error=0.0, slope=slopes.abs().max().item())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from mpelu.activations import find_function
+from mpelu.converting.places import take_over
 from mpelu.converting.recognize import module_for
 from mpelu.graph import Inputs, arguments, evaluating, substitute, unchanged
 
@@ -42,9 +43,9 @@ def rewrite_functions(model: nn.Module, inputs: Inputs, owners: Sequence[nn.Modu
 def _constant_arguments(
     model: nn.Module, inputs: Inputs, owners: Sequence[nn.Module]
 ) -> dict[int, dict[str, Any]]:
-    """Arguments that are no tensors, such as mask=None, by the id of the module.
+    """Arguments that decide what is computed, such as mask=None, by the id of the module.
 
-    torch.fx takes them for constants.
+    What torch.fx traces holds for these values, and says so where another is given.
     """
     found: dict[int, dict[str, Any]] = {}
 
@@ -54,7 +55,7 @@ def _constant_arguments(
         found[id(module)] = {
             name: value
             for name, value in bound.arguments.items()
-            if value is None or isinstance(value, (bool, int, float, str))
+            if value is None or isinstance(value, (bool, str))
         }
 
     handles = [owner.register_forward_pre_hook(look, with_kwargs=True) for owner in owners]
@@ -91,13 +92,18 @@ def _traced(owner: nn.Module, fixed: dict[str, Any]) -> fx.GraphModule | None:
     graph = _with_mode(*graphs)
     if graph is None:
         return None
+    # torch.fx numbers the constant ones, but they may be passed by name.
+    names = inspect.signature(owner.forward).parameters
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    for node, name in zip(inputs, names, strict=False):
+        if node.target.lstrip("*") != name and not node.target.startswith("*"):
+            node.target = name
     new = fx.GraphModule(owner, graph, type(owner).__name__)
     _keep_the_rest(new, owner)
     if not _put_modules(new):
         return None
-    new.graph.lint()
     new.recompile()
-    new.train(mode)
+    take_over(new, owner)
     return new
 
 
@@ -107,32 +113,23 @@ def _with_mode(training: fx.Graph, evaluation: fx.Graph) -> fx.Graph | None:
     if [(n.op, str(n.target)) for n in one] != [(n.op, str(n.target)) for n in other]:
         return None
     for node, twin in zip(one, other, strict=True):
-        flags = [
-            index
-            for index, (mine, its) in enumerate(zip(node.args, twin.args, strict=True))
-            if (mine, its) == (True, False)
-        ]
-        names = [
-            name
-            for name in node.kwargs
-            if (node.kwargs[name], twin.kwargs.get(name)) == (True, False)
-        ]
-        rest = [str(a) for i, a in enumerate(node.args) if i not in flags]
-        if rest != [str(a) for i, a in enumerate(twin.args) if i not in flags]:
+        mine = {**dict(enumerate(node.args)), **node.kwargs}
+        its = {**dict(enumerate(twin.args)), **twin.kwargs}
+        flags = {key for key in mine if mine[key] is True and its.get(key) is False}
+        if any(str(mine[key]) != str(its.get(key)) for key in mine if key not in flags):
             return None
-        if flags or names:
+        if flags:
             with training.inserting_before(node):
                 mode = training.create_node("get_attr", "training")
             node.args = tuple(mode if i in flags else a for i, a in enumerate(node.args))
-            node.kwargs = {k: mode if k in names else v for k, v in node.kwargs.items()}
+            node.kwargs = {k: mode if k in flags else v for k, v in node.kwargs.items()}
     return training
 
 
 def _keep_the_rest(new: fx.GraphModule, owner: nn.Module) -> None:
-    """Attributes, parameters and modules that forward doesn't reach stay where they were."""
+    """What torch.fx doesn't reach or takes apart stays: modules, buffers, attributes."""
     for name in ("_parameters", "_buffers", "_modules"):
-        for key, value in getattr(owner, name).items():
-            getattr(new, name).setdefault(key, value)
+        getattr(new, name).update(getattr(owner, name))
     new._non_persistent_buffers_set |= owner._non_persistent_buffers_set
     for key, value in vars(owner).items():
         if key not in new.__dict__ and not key.startswith("_"):

@@ -16,10 +16,10 @@ from mpelu.converting.checks import (
 )
 from mpelu.converting.observe import Observation, observe, observe_symbolically
 from mpelu.converting.places import Place, Replacement, build, dim_of, find_places, take_over
-from mpelu.converting.recognize import LEAKY_BETA, Start, start_of
+from mpelu.converting.recognize import LEAKY_BETA, Start, is_among, start_of
 from mpelu.converting.report import Conversion, ConvertedActivation
 from mpelu.converting.rewrite import rewrite_functions
-from mpelu.graph import Inputs, arguments, evaluating, snapshot, substitute, tensors_in, unchanged
+from mpelu.graph import Inputs, arguments, snapshot, substitute, tensors_in, unchanged
 from mpelu.init.model import check_inputs, input_error
 from mpelu.modules import MPELU
 
@@ -95,7 +95,7 @@ def convert(
             if is_skipped(place.path, skipped)
             else start_of(place.kind, LEAKY_BETA if beta is None else beta)
             if keep_function
-            else Start(1.0 if alpha is None else alpha, 1.0 if beta is None else beta)
+            else Start(1.0 if alpha is None else float(alpha), 1.0 if beta is None else float(beta))
             for place in places
         ]
         rows = _swap(model, example_inputs, places, starts, shared, dim)
@@ -118,16 +118,13 @@ def _rewritten(
     """The model with modules for the functions it calls, as far as torch.fx traces what does."""
     found = _observed(model, inputs)
     assert found is not None
-    names = (
-        None if replace is None else {f"{each.__module__}:{each.__qualname__}" for each in replace}
-    )
     return rewrite_functions(
         model,
         inputs,
         [
             each.owner
             for each in found.functions
-            if not is_skipped(each.path, skipped) and (names is None or each.record.module in names)
+            if not is_skipped(each.path, skipped) and is_among(each.record, replace)
         ],
     )
 
@@ -158,9 +155,10 @@ def _swap(
         else:
             take_over(new.module, place.module)
             place.put(new.module)
-            if start.slope and type(new.module) is MPELU and any(place.module.parameters()):
+            if start.slope:
                 new.module.__dict__["keeps_slopes"] = True  # for load_state_dict
-            error = start.error_at(None if found is None else found.lowest.get(key))
+            dtype = next(new.module.parameters()).dtype
+            error = start.error_at(None if found is None else found.lowest.get(key), dtype)
         rows.append(
             ConvertedActivation(
                 path=place.path,
@@ -242,8 +240,8 @@ def _outputs(model: nn.Module, inputs: Inputs | None) -> list[Tensor]:
     args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
     modules = list(model.modules())
     try:
-        with unchanged(modules), evaluating(modules), torch.no_grad():
-            found = tensors_in(model(*args, **kwargs))
+        with unchanged(modules), torch.no_grad():
+            found = tensors_in(model.eval()(*args, **kwargs))
     except Exception as error:  # whatever the model's code raises
         raise input_error("convert", inputs, error) from error
     return [tensor.clone() for tensor in found if tensor.is_floating_point()]

@@ -26,9 +26,10 @@ from mpelu.graph.probe import (
     identity,
     is_opaque,
 )
-from mpelu.graph.recorded import UNKNOWN, Weights, record, record_shapes
+from mpelu.graph.recorded import UNKNOWN, Known, record, record_shapes
 from mpelu.graph.state import snapshot, unchanged, unchanged_on_error
 from mpelu.graph.symbolic import trace
+from mpelu.graph.weights import Weights
 
 __all__ = [
     "INPUT",
@@ -36,6 +37,7 @@ __all__ = [
     "UNKNOWN",
     "Call",
     "Inputs",
+    "Known",
     "Ref",
     "Weights",
     "arguments",

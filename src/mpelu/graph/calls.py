@@ -107,6 +107,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def name_of(function: Any) -> str:
     """Name of a function or method as it appears in a report, such as "add" for Tensor.__iadd__."""
+    function = getattr(function, "overloadpacket", function)  # of the dispatcher: without overload
     name = str(getattr(function, "__name__", function))
     if name == "__get__":  # a property, such as Tensor.T
         name = str(getattr(getattr(function, "__self__", None), "__name__", name))

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
+from mpelu.graph.calls import Call, Ref, substitute
 from mpelu.modules import MPELU
 
 LEAVES: set[type] = {MPELU}
@@ -89,6 +91,16 @@ def elementwise_function(
         channels: size of dimension 1 it expects; 1 if any will do.
         dims: number of dimensions it expects.
     """
+    with (
+        torch._C.DisableTorchFunction(),
+        _disable_current_modes(),
+    ):  # it may be asked for while a model runs on fake tensors
+        return _elementwise_function(function, channels, dims)
+
+
+def _elementwise_function(
+    function: Callable[[Tensor], Tensor], channels: int, dims: int
+) -> Callable[[Tensor], Tensor] | None:
     generator = torch.Generator().manual_seed(0)
     shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))[:dims]
     one, other = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -101,9 +113,12 @@ def elementwise_function(
         ):
             warnings.simplefilter("ignore")
             outputs = function(one.clone()), function(torch.where(kept, one, other))
+            fewer = function(one[:5].clone())  # fails if it holds a tensor with a batch
     except Exception:  # whatever a function not made for such a tensor raises
         return None
     if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):
+        return None
+    if not isinstance(fewer, Tensor) or fewer.shape != one[:5].shape:
         return None
     if torch.equal(outputs[0], one):
         return identity
@@ -116,6 +131,21 @@ def elementwise_function(
             return function(spread.clone()).detach().reshape(y.shape).to(torch.float64)
 
     return on_channels
+
+
+def is_elementwise_call(call: Call) -> bool:
+    """Whether a function of one tensor is elementwise in it, as called here."""
+    function = call.target
+    if not callable(function) or isinstance(function, nn.Module) or len(call.fed_by) != 1:
+        return False
+
+    def on_tensor(y: Tensor) -> Tensor:
+        args, kwargs = substitute((call.args, call.kwargs), Ref, lambda _: y)
+        output: Tensor = function(*args, **kwargs)
+        return output
+
+    dims = 4 if call.shape is None else max(2, len(call.shape))
+    return elementwise_function(on_tensor, 1, dims) is not None
 
 
 def identity(y: Tensor) -> Tensor:

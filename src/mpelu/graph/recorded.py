@@ -7,16 +7,15 @@ shapes alone, and computes nothing.
 from __future__ import annotations
 
 import contextlib
-import math
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from mpelu.graph.attention import attention_forward
 from mpelu.graph.calls import (
@@ -30,112 +29,38 @@ from mpelu.graph.calls import (
     substitute,
     tensors_in,
 )
-from mpelu.graph.probe import is_leaf
+from mpelu.graph.dispatched import Dispatched
+from mpelu.graph.probe import is_elementwise_call, is_leaf
 from mpelu.graph.state import unchanged
+from mpelu.graph.weights import Weights, place
 
-Before = Callable[[Call], None]
+Before = Callable[[Call, tuple[Any, ...], dict[str, Any]], None]
+"""Takes a call and the arguments it is about to get."""
 After = Callable[[Call, Tensor, Callable[[], Tensor]], Tensor]
 """Takes a call, its output and a way to run it again; returns the output to go on with."""
+
+Known = Callable[[Call], bool]
+"""Whether a call is understood as it is. Others are looked into."""
 
 UNKNOWN = "a tensor of unknown origin"
 """Name of the call that stands for a tensor made where torch functions can't be watched."""
 
 
-class Weights:
-    """Which parameter a tensor is, or was computed from by functions of parameters alone.
-
-    Views of packed weights, weights under a parametrization and standardized weights are such
-    tensors.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._names: dict[int, tuple[Tensor, str]] = {}
-        self._derived: dict[int, tuple[Tensor, str, Callable[[], Any]]] = {}
-        self.used: dict[str, str] = {}
-        """The function that last took each parameter, by the parameter's path."""
-        self._scan()
-
-    def name(self, tensor: Tensor) -> str | None:
-        """Path of the parameter, or None for any other tensor."""
-        found = self._names.get(id(tensor)) or self._derived.get(id(tensor))
-        if found is None and isinstance(tensor, nn.Parameter):
-            self._scan()  # FSDP puts whole parameters in place of its shards during a pass
-            found = self._names.get(id(tensor))
-        return None if found is None else found[1]
-
-    def key(self, tensor: Tensor) -> tuple[str, int, torch.Size] | None:
-        """Tells a weight, or part of a packed one, from others; the same in every pass."""
-        name = self.name(tensor)
-        if name is None:
-            return None
-        is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
-        return name, int(tensor.storage_offset()) if is_part else 0, tensor.shape
-
-    def is_computed(self, tensor: Tensor) -> bool:
-        """Whether the tensor was computed from a parameter, rather than being one or part of it."""
-        return id(tensor) in self._derived and not isinstance(tensor._base, nn.Parameter)
-
-    def is_trained(self, tensor: Tensor) -> bool:
-        """Whether the parameter that a tensor is, or comes from, is trained."""
-        if id(tensor) in self._names:
-            return tensor.requires_grad
-        name = self.name(tensor)
-        return name is not None and self._model.get_parameter(name).requires_grad
-
-    def derive(self, name: str, output: Any, again: Callable[[], Any]) -> None:
-        """Notes that an output was computed from a parameter, and how to compute it again."""
-        for index, tensor in enumerate([output] if isinstance(output, Tensor) else output):
-            if isinstance(tensor, Tensor) and id(tensor) not in self._names:
-                part = again if isinstance(output, Tensor) else partial(_item, again, index)
-                # Kept alive, so that no other tensor gets the same id.
-                self._derived[id(tensor)] = tensor, name, part
-
-    def again(self, tensor: Tensor) -> Tensor:
-        """The tensor computed again from the parameters as they are now."""
-        derived = self._derived.get(id(tensor))
-        return tensor if derived is None else derived[2]()
-
-    def exponent(self, tensor: Tensor) -> float:
-        """The power of its parameter's scale that a computed weight follows.
-
-        1 for a multiple of the parameter; 0 for a standardized or normalized weight, whose scale
-        doesn't depend on that of the parameter.
-        """
-        name = self.name(tensor)
-        if name is None or id(tensor) not in self._derived or _is_fake(tensor):
-            return 1.0
-        parameter = self._model.get_parameter(name)
-        before = self.again(tensor).norm().item()
-        parameter.data.mul_(2)
-        try:
-            after = self.again(tensor).norm().item()
-        finally:
-            parameter.data.div_(2)  # exact, since a power of two
-        return math.log2(after / before) if before > 0 and after > 0 else 1.0
-
-    def _scan(self) -> None:
-        for name, parameter in self._model.named_parameters():
-            self._names.setdefault(id(parameter), (parameter, name))
-
-
-def _item(again: Callable[[], Any], index: int) -> Any:
-    return again()[index]
-
-
-def _is_fake(tensor: Tensor) -> bool:
-    return isinstance(tensor, FakeTensor)
-
-
 class _Recorder(TorchFunctionMode):
     """Writes down the calls of leaf modules and, outside of these, of torch functions."""
 
-    def __init__(self, weights: Weights, before: Before | None, after: After | None) -> None:
+    def __init__(
+        self, weights: Weights, before: Before | None, after: After | None, known: Known | None
+    ) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.weights = weights
-        self._before, self._after = before, after
+        self._before, self._after, self._known = before, after, known
         self._inside_leaf = False
+        self._reals: dict[int, tuple[Tensor, Tensor]] = {}
+        """Constants with values, by the id of the fake tensor that stands for them."""
+        self._places: dict[tuple[Any, ...], int] | None = None
+        """While a call is looked into: the calls that tensors come from, by their place."""
         # Weak, so that watching keeps no activation alive; the reference tells a tensor from a
         # later one with the same id.
         self._origin: dict[int, tuple[weakref.ref[Tensor], int | None]] = {}
@@ -144,9 +69,12 @@ class _Recorder(TorchFunctionMode):
         """The call a tensor comes from, or the tensor itself if it comes from none."""
         known = self._origin.get(id(tensor))
         if known is not None and known[0]() is tensor:
-            return tensor if known[1] is None else Ref(known[1])
+            return self._real(tensor) if known[1] is None else Ref(known[1])
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # inside vmap
             return self._ref(torch._C._functorch.get_unwrapped(tensor))
+        if self._places is not None and self.weights.name(tensor) is None:
+            index = self._places.get(place(tensor))
+            return tensor if index is None else Ref(index)
         return tensor
 
     def _remember(self, output: Any, index: int | None) -> None:
@@ -187,14 +115,30 @@ class _Recorder(TorchFunctionMode):
             if isinstance(output, (Tensor, tuple, list)):
                 self._remember(output, None)
                 self._derive(name, target, args, kwargs, output)
+                self._make_real(target, args, kwargs, output)
             return output
         if self._before is not None:
-            self._before(call)
-        output = forward()
+            with self._unwatched():
+                self._before(call, args, kwargs)
+        if self._places is None and not self._is_known(call):
+            return self._look_inside(call, tensors_in((args, kwargs)), forward)
+        return self._finish(call, forward(), args, forward)
+
+    def _is_known(self, call: Call) -> bool:
+        was_inside, self._inside_leaf = self._inside_leaf, True  # it may try copies of the module
+        try:
+            return self._known is None or self._known(call)
+        finally:
+            self._inside_leaf = was_inside
+
+    def _finish(self, call: Call, output: Any, args: tuple[Any, ...], forward: Any) -> Any:
+        """Writes a call down, now that its output is there."""
+        name, target, fed_args, fed_kwargs = call.name, call.target, call.args, call.kwargs
         if isinstance(output, Tensor):
-            if self._after is not None:
-                output = self._after(call, output, forward)
-            call = Call(name, target, fed_args, fed_kwargs, output.shape)
+            with self._unwatched():
+                call = Call(name, target, fed_args, fed_kwargs, output.shape)
+                if self._after is not None:
+                    output = self._after(call, output, forward)
         elif target is Tensor.__setitem__:  # the tensor assigned to is what comes out
             self.add(Call(name, target, fed_args, fed_kwargs, args[0].shape), args[0])
             return output
@@ -203,6 +147,43 @@ class _Recorder(TorchFunctionMode):
         self._note_use(name, tensors_in((fed_args, fed_kwargs)))
         self.add(call, output)
         return output
+
+    def _look_inside(self, call: Call, inputs: list[Tensor], forward: Callable[[], Any]) -> Any:
+        """Runs a call nobody knows, and writes down the dispatcher's operations in its place.
+
+        It stays one call if it is elementwise, or if they don't lead to its output.
+        """
+        start = len(self.calls)
+        refs = [(tensor, self._ref(tensor)) for tensor in inputs]
+        self._places = {place(each): ref.index for each, ref in refs if isinstance(ref, Ref)}
+        alive: list[Any] = []  # so that no place is taken twice
+        was_inside, self._inside_leaf = self._inside_leaf, True
+
+        def operation(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+            output = self.run(name_of(func), func, args, kwargs, lambda: func(*args, **kwargs))
+            alive.append(output)
+            for tensor in tensors_in(output):
+                ref = self._ref(tensor)
+                if isinstance(ref, Ref) and self._places is not None:
+                    self._places[place(tensor)] = ref.index
+            return output
+
+        try:
+            with Dispatched(operation, self._known):
+                output = forward()
+            ends = [self._ref(tensor) for tensor in tensors_in(output)]
+        finally:
+            self._inside_leaf, self._places = was_inside, None
+        if isinstance(output, Tensor):
+            call = Call(call.name, call.target, call.args, call.kwargs, output.shape)
+        leads = bool(ends) and all(isinstance(end, Ref) and end.index >= start for end in ends)
+        if leads and len(self.calls) > start + 1 and not is_elementwise_call(call):
+            for tensor, end in zip(tensors_in(output), ends, strict=True):
+                assert isinstance(end, Ref)
+                self._remember(tensor, end.index)
+            return output
+        del self.calls[start:]
+        return self._finish(call, output, (), lambda: output)
 
     def _note_use(self, name: str, tensors: list[Tensor]) -> list[Tensor]:
         """Notes which parameters a call takes, and returns those with a matrix."""
@@ -226,6 +207,41 @@ class _Recorder(TorchFunctionMode):
 
         self.weights.derive(owner, output, again)
 
+    def _make_real(self, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
+        """On fake tensors: also computes a constant, so that its values count."""
+        fakes = [tensor for tensor in tensors_in(output) if isinstance(tensor, FakeTensor)]
+        if not fakes:
+            return
+        real_args, real_kwargs = substitute((args, kwargs), FakeTensor, self._real)
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors_in((real_args, real_kwargs))):
+            return
+        was_inside, self._inside_leaf = self._inside_leaf, True
+        try:
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                reals = tensors_in(target(*real_args, **real_kwargs))
+        except Exception:  # whatever a function called out of its context raises
+            return
+        finally:
+            self._inside_leaf = was_inside
+        for fake, real in zip(fakes, reals, strict=False):
+            # The fake one is kept alive, so that no other gets its id.
+            self._reals[id(fake)] = fake, real
+            self.weights.derive_like(fake, real)
+
+    def _real(self, tensor: Tensor) -> Tensor:
+        found = self._reals.get(id(tensor))
+        return tensor if found is None else found[1]
+
+    @contextlib.contextmanager
+    def _unwatched(self) -> Iterator[None]:
+        """Writes down nothing."""
+        before = self._inside_leaf
+        self._inside_leaf = True
+        try:
+            yield
+        finally:
+            self._inside_leaf = before
+
     def run_leaf(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any, forward: Any
     ) -> Any:
@@ -233,11 +249,8 @@ class _Recorder(TorchFunctionMode):
             return forward(*args, **kwargs)
 
         def inside() -> Any:
-            self._inside_leaf = True
-            try:
+            with self._unwatched():
                 return forward(*args, **kwargs)
-            finally:
-                self._inside_leaf = False
 
         for parameter_name, _ in module.named_parameters(recurse=False):
             self.weights.used[f"{name}.{parameter_name}"] = type(module).__name__
@@ -261,6 +274,8 @@ def record(
     *,
     weights: Weights | None = None,
     fake: FakeTensorMode | None = None,
+    known: Known | None = None,
+    finish: Callable[[Any], None] | None = None,
 ) -> tuple[list[Call], Weights]:
     """The calls of the model on the inputs, from a forward pass that leaves no trace.
 
@@ -272,32 +287,38 @@ def record(
         written: ids of tensors that `before` and `after` change on purpose.
         weights: of the model, if the caller has them already.
         fake: to compute shapes alone.
+        known: whether a call is understood; in place of one that isn't, the operations that the
+            dispatcher sees inside of it are written down. By default all are.
+        finish: called with the model's output, whose graph is then recorded for autograd.
     """
     # Copies, because a model whose first layer works in place would overwrite the inputs.
     copy = torch.clone if fake is None else fake.from_tensor
     args, kwargs = substitute(arguments(inputs), Tensor, copy)
     weights = weights or Weights(model)
-    recorder = _Recorder(weights, before, after)
+    recorder = _Recorder(weights, before, after, known)
     with (
         unchanged(list(model.modules()), written=written),
         evaluating(model.modules()),
-        torch.no_grad(),
+        torch.set_grad_enabled(finish is not None),
         _eagerly(model),
-        _watched(model, recorder),
     ):
         recorder.add_constants(model.buffers())
         recorder.add_input((args, kwargs))
-        with recorder, fake or contextlib.nullcontext():
-            model(*args, **kwargs)
+        with _watched(model, recorder), recorder, fake or contextlib.nullcontext():
+            output = model(*args, **kwargs)
+        if finish is not None:
+            finish(output)
     return recorder.calls, weights
 
 
-def record_shapes(model: nn.Module, inputs: Inputs) -> tuple[list[Call], Weights]:
+def record_shapes(
+    model: nn.Module, inputs: Inputs, known: Known | None = None
+) -> tuple[list[Call], Weights]:
     """The calls of the model on inputs of which only shapes and types count; nothing is computed.
 
     Works for what torch.export can trace: the flow of control must not depend on values.
     """
-    return record(model, inputs, fake=FakeTensorMode(allow_non_fake_inputs=True))
+    return record(model, inputs, fake=FakeTensorMode(allow_non_fake_inputs=True), known=known)
 
 
 def _has_weight(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -55,6 +56,13 @@ def snapshot(
         for name, attribute in saved.items()
         if type(attribute) in (list, dict, set) and not name.endswith("_hooks")
     ]
+    # Models that install hooks on their first call would install them once more.
+    hooks = [
+        (attribute, attribute.copy() if attribute else ())
+        for _, saved in attributes
+        for attribute in saved.values()
+        if type(attribute) is OrderedDict
+    ]
     tensors = [
         (tensor, tensor.detach().clone()) for tensor in (_tensors_of(attributes) if values else ())
     ]
@@ -71,6 +79,9 @@ def snapshot(
                     tensor.copy_(old)
         for container, saved_items in contents:
             _refill(container, saved_items)
+        for container, saved_items in hooks:
+            if container.keys() != set(saved_items):
+                _refill(container, saved_items)
         for module, saved in attributes:
             for name in module.__dict__.keys() - saved.keys():
                 del module.__dict__[name]

@@ -46,13 +46,14 @@ def choose(
     "deep" is the critical rule with orthogonal weights and shapes by depth in a plain network, and
     the exact rule in one with norms or shortcuts.
     """
-    rule = method if method in ("gaussian", "xavier", "deep") else f"{method} {mode}"
+    fan = "fan_in" if mode == "balanced" else mode
+    rule = method if method in ("gaussian", "xavier", "deep") else f"{method} {fan}"
     if method == "deep":
         if is_plain(calls):
             method, distribution = "critical", distribution or "orthogonal"
             activation_shape = activation_shape or "depth"
         else:
-            method, rule = "exact", f"deep: exact {mode}"
+            method, rule = "exact", f"deep: exact {fan}"
     elif distribution == "orthogonal":
         rule = f"{rule}, orthogonal"
     return Choice(

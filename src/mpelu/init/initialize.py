@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from mpelu.graph import (
     Call,
     Inputs,
+    Known,
     Weights,
     arguments,
     collector_paused,
@@ -40,6 +42,7 @@ from mpelu.init.model import (
     variance_of,
     zero_biases_,
 )
+from mpelu.init.operations import is_known
 from mpelu.init.orthogonal import fill_orthogonal_
 from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, Plan, Planner, deviation
 from mpelu.init.report import Report, rows_of
@@ -67,7 +70,7 @@ def initialize_(
     model: nn.Module,
     example_inputs: Inputs | None = None,
     method: str = "exact",
-    mode: str = "fan_in",
+    mode: str = "balanced",
     generator: torch.Generator | None = None,
     *,
     std: float = GAUSSIAN_STD,
@@ -92,16 +95,16 @@ def initialize_(
             that of the signal by the biases; "deep", which is critical and orthogonal with shapes
             by depth in a network without norms and shortcuts, and exact in any other; "msra",
             "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes example_inputs as its batch).
-        mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" weighs signal
-            against gradient: n is the geometric mean of both fans, except in the last layer and
-            before norms; and with example_inputs weights before norms are scaled until their
-            gradients come near the last weight's, for one more pass. Ignored by xavier, gaussian
-            and lsuv.
+        mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" is "fan_in", and
+            with example_inputs also scales weights that end in a norm, which takes their scale out
+            of the signal, until their gradients come near the last weight's: for one more pass,
+            forward and backward. Ignored by xavier, gaussian and lsuv.
         generator: of the random numbers.
         std: standard deviation for method "gaussian".
         input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
             shapes for several inputs. Instead of example_inputs, for models that torch.fx can't
-            trace, and for predictions that know the size of each map. Nothing is run.
+            trace, and for predictions that know the size of each map. Nothing is run, unless an
+            operation of the model has no rule for shapes alone.
         distribution: "normal", or "orthogonal": orthogonal matrices, in the middle of the kernel
             for convolutions of stride one. None for the method's own, which is normal for all but
             "deep".
@@ -148,6 +151,7 @@ def initialize_(
 
     measured: dict[int, float] = {}
     scaled: set[int] = set()
+    balanced: set[int] = set()
     with contextlib.ExitStack() as guards:
         plans, signals = plan()
         if choice.activation_shape is not None:
@@ -171,8 +175,8 @@ def initialize_(
         if example_inputs is not None:
             measured, scaled = _measure(model, example_inputs, plans, choice.method)
             if mode == "balanced" and choice.method in FITTED:
-                _balance_gradients(model, example_inputs, plans, measured)
-    rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled)
+                balanced = _balance_gradients(model, example_inputs, plans, measured)
+    rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled, balanced)
     if critical or choice.activation_shape is not None:
         return report_depth(rows, plans, calls, signals, critical)
     return Report(rows)
@@ -193,7 +197,7 @@ def _calls(
             ) from error
     check_inputs("initialize_", inputs)
     try:
-        return record(model, inputs)
+        return record(model, inputs, known=is_known)
     except Exception as error:
         raise input_error("initialize_", inputs, error) from error
 
@@ -202,16 +206,25 @@ def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[
     """From shapes alone; inputs are real numbers, or tokens if the model takes no real numbers."""
     shapes = [tuple(input_shape)] if all(isinstance(n, int) for n in input_shape) else input_shape
     errors: list[Exception] = []
-    for dtype in (torch.get_default_dtype(), torch.int64):
-        inputs = tuple(torch.zeros(2, *shape, dtype=dtype) for shape in shapes)
-        try:
-            return record_shapes(model, inputs)
-        except Exception as error:  # whatever the model's code raises
-            errors.append(error)
+    numbers = tuple(torch.zeros(2, *shape) for shape in shapes)
+    tokens = tuple(torch.zeros(2, *shape, dtype=torch.int64) for shape in shapes)
+    # Some operations know no shapes without values: then the model runs, on nothing but zeros.
+    for read in (record_shapes, _record_zeros):
+        for inputs in (numbers, tokens):
+            try:
+                return read(model, inputs, is_known)
+            except Exception as error:  # whatever the model's code raises
+                errors.append(error)
     raise ValueError(
         f"initialize_: expected an input_shape the model can run on, got {tuple(input_shape)}: "
         f"{reason(errors[0])}"
     ) from errors[0]
+
+
+def _record_zeros(model: nn.Module, inputs: Inputs, known: Known) -> tuple[list[Call], Weights]:
+    """As `record_shapes`, from a pass; the values of its inputs don't count."""
+    calls, weights = record(model, inputs, known=known)
+    return [replace(call, args=()) if call.target is None else call for call in calls], weights
 
 
 def _check_finite(plans: Sequence[Plan]) -> None:
@@ -235,7 +248,7 @@ def _fill(
     generator: torch.Generator | None,
 ) -> None:
     for plan in plans:
-        if not plan.is_trained:
+        if not plan.is_trained or plan.left:
             continue
         weight = _writable(plan, parameters)
         scale = _computed_scale(plan, weight)
@@ -317,54 +330,69 @@ def _measure(
             plan.doubts = (*plan.doubts, FEW_NOTE)
         return output
 
-    record(model, inputs, after=measure, written=planned, weights=weights)
+    record(model, inputs, after=measure, written=planned, weights=weights, known=is_known)
     return measured, scaled
 
 
 def _balance_gradients(
     model: nn.Module, inputs: Inputs, plans: Sequence[Plan], measured: dict[int, float]
-) -> None:
+) -> set[int]:
     """Scales weights that end in a norm, so that their gradients are not far from the last's.
 
     The norm takes the scale out of the signal, but a gradient is as much smaller as its weight is
-    larger. The loss is a random direction of the output.
+    larger. The loss is a random direction of the output. Returns which were scaled.
     """
-    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
-    free = [plan for plan in plans if plan.is_free and plan.is_trained]
+    free = [
+        index
+        for index, plan in enumerate(plans)
+        if plan.is_free and plan.is_trained and not plan.is_computed
+    ]
     last = next((plan for plan in reversed(plans) if plan.is_trained), None)
     if last is None or not free:
-        return
+        return set()
     parameters = dict(model.named_parameters())
-    chosen = [parameters[plan.name] for plan in [last, *free]]
-    with (
-        unchanged(list(model.modules())),
-        evaluating(model.modules()),
-        torch.enable_grad(),
-    ):
+    chosen = [parameters[plan.name] for plan in [last, *[plans[index] for index in free]]]
+    norms = _gradient_norms(model, inputs, chosen)
+    scaled: set[int] = set()
+    for index, norm in zip(free, norms[1:], strict=False):
+        if not (norm > 0 and norms[0] > 0):
+            continue
+        ratio = norm / norms[0]
+        factor = ratio / min(max(ratio, 1 / GRADIENT_TOLERANCE), GRADIENT_TOLERANCE)
+        factor = min(max(factor, 1 / LARGEST), LARGEST)
+        if factor == 1:
+            continue
+        plan = plans[index]
+        with torch.no_grad():
+            parameters[plan.name].mul_(factor)
+        plan.std = plan.std * factor
+        plan.predicted = (plan.predicted or 0.0) * factor**2
+        scaled.add(index)
+        if index in measured:
+            measured[index] *= factor**2
+    return scaled
+
+
+def _gradient_norms(
+    model: nn.Module, inputs: Inputs, parameters: Sequence[nn.Parameter]
+) -> list[float]:
+    """Of each parameter along a random direction; none if the model has no backward pass."""
+    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
+    with unchanged(list(model.modules())), evaluating(model.modules()), torch.enable_grad():
         outputs = [
             tensor
             for tensor in tensors_in(model(*args, **kwargs))
             if tensor.is_floating_point() and tensor.requires_grad
         ]
         if not outputs:
-            return
+            return []
         generator = torch.Generator().manual_seed(0)
         direction = torch.randn(outputs[0].shape, generator=generator).to(outputs[0])
-        gradients = torch.autograd.grad(outputs[0], chosen, direction, allow_unused=True)
-    norms = [0.0 if each is None else each.norm().item() for each in gradients]
-    for plan, norm in zip(free, norms[1:], strict=True):
-        if not (norm > 0 and norms[0] > 0):
-            continue
-        ratio = norm / norms[0]
-        factor = ratio / min(max(ratio, 1 / GRADIENT_TOLERANCE), GRADIENT_TOLERANCE)
-        factor = min(max(factor, 1 / LARGEST), LARGEST)
-        with torch.no_grad():
-            parameters[plan.name].mul_(factor)
-        plan.std = plan.std * factor
-        plan.predicted = (plan.predicted or 0.0) * factor**2
-        index = plans.index(plan)
-        if index in measured:
-            measured[index] *= factor**2
+        try:
+            gradients = torch.autograd.grad(outputs[0], parameters, direction, allow_unused=True)
+        except RuntimeError:  # a model that only evaluates may change what autograd needs
+            return []
+    return [0.0 if each is None else each.norm().item() for each in gradients]
 
 
 def _is_off(measured: float, predicted: float | None, tolerance: float) -> bool:

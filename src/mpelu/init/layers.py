@@ -52,7 +52,7 @@ def layer_of(call: Call) -> Layer | None:
                 return _MODULES[kind](call, target)
         return None
     try:
-        rule = _FUNCTIONS.get(target)
+        rule = _FUNCTIONS.get(getattr(target, "overloadpacket", target))
     except TypeError:  # a callable that can't be hashed
         return None
     return None if rule is None else rule(call)
@@ -173,6 +173,13 @@ def _convolution_call(call: Call) -> Layer | None:
     )
 
 
+def _aten_convolution_call(call: Call) -> Layer | None:
+    weight, bias, stride, padding, dilation, transposed, _, groups = call.args[1:9]
+    if transposed:
+        return _transposed(weight, bias, call.fed_by[0], stride, groups)
+    return _convolution(weight, bias, call.fed_by[0], stride, padding, dilation, groups)
+
+
 def _transposed_call(call: Call) -> Layer | None:
     return _transposed(
         call.argument(1, "weight"),
@@ -276,6 +283,10 @@ _FUNCTIONS: dict[Any, Callable[[Call], Layer | None]] = {
         )
         if function is not None
     },
+    torch.ops.aten.convolution: _aten_convolution_call,
+    torch.ops.aten.addmm: _addmm_call,
+    torch.ops.aten.mm: _matmul_call,
+    torch.ops.aten.bmm: _matmul_call,
     torch.einsum: _einsum_call,
     torch.functional.einsum: _einsum_call,
 }  # fmt: skip

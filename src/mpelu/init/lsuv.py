@@ -84,7 +84,7 @@ def lsuv_(
             return None
         return layer
 
-    def start(call: Call) -> None:
+    def start(call: Call, *_: object) -> None:
         layer = new_layer(call)
         if layer is not None and layer.weight.requires_grad:
             # In float32 at least: there is no QR decomposition in half precision.

@@ -16,11 +16,12 @@ from mpelu.graph import Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.critical import squared_slope
 from mpelu.init.layers import Layer, layer_of
-from mpelu.init.operations import Step, added_signals, ends_in_norm, propagate
+from mpelu.init.maps import PADDING_NOTE, is_small, pads_small, step_after, surrounded
+from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
 from mpelu.init.orthogonal import has_delta
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
-from mpelu.init.signal import Profile, Signal, Source, flat, padded, resized
+from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
 from mpelu.init.values import Value, as_value, average, fit
 
 TARGET = 1.0
@@ -33,6 +34,10 @@ LARGEST = 10.0
 """Variance above which first-order rules give way to the exact one, with inputs or shapes."""
 
 TANGENT_NOTE = "its tangents at zero vanish; its exact second moment was used"
+STATE_NOTE = (
+    "its parametrization sets its scale, from values that it keeps for this weight; left as it was"
+)
+HOOK_NOTE = "fed by {name}, whose weight a hook computes"
 FEW_NOTE = "measured on very few values per channel"
 CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
 
@@ -62,6 +67,8 @@ class Plan:
     """Whether the weight is computed from the parameter."""
     is_fixed: bool = False
     """Whether the weight is standardized, so that the scale of the parameter has no effect."""
+    left: str = ""
+    """Why the parameter is left as it was."""
     bias_std: float = 0.0
     """Of the layer's biases."""
     groups: int = 1
@@ -116,6 +123,8 @@ class Planner:
         self.signals: list[Signal] = []
         """Of every call, once `run` is done."""
         self._profiles: list[Profile] = []
+        self._steps: list[float] = []
+        """Pixels of the input between neighbours on a map, where shapes are not known."""
         self._plans: dict[int, list[Plan]] = {}
         """By the index of the call."""
         self._of_weight: dict[Any, Plan] = {}
@@ -129,14 +138,21 @@ class Planner:
                 signal, profile = self._through_layer(index, call, layer)
             else:
                 signal, profile = self._through_operation(index, call)
+            if not self._knows_shapes:
+                self._steps.append(step_after(call, layer, self._step(call)))
             if signal.layer is not None and len(self._consumers.get(index, ())) > 1:
                 signal = replace(signal, layer=None)
             self.signals.append(signal)
             self._profiles.append(profile)
         return [plan for plans in self._plans.values() for plan in plans]
 
+    def _step(self, call: Call) -> float:
+        return max((self._steps[fed] for fed in call.fed_by), default=1.0)
+
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
         signal = self.signals[layer.fed]
+        if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
+            signal = doubted(signal, PADDING_NOTE)
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
         key = self._keys[index]
         name = None if key is None else key[0]
@@ -155,6 +171,7 @@ class Planner:
                 0.0,
                 self._doubts(signal),
                 is_free=self._mode == "balanced"
+                and self._knows_shapes
                 and ends_in_norm(index, self._calls, self._consumers),
                 is_computed=self._weights.is_computed(layer.weight),
                 bias_std=math.sqrt(bias_variance),
@@ -189,6 +206,8 @@ class Planner:
             doubts=signal.doubts,
             growth=signal.growth,
         )
+        if name is None and isinstance(call.target, nn.Module) and list(call.target.parameters()):
+            after = doubted(after, HOOK_NOTE.format(name=call.name))
         if index in self._plans:
             self._plans[index][0].predicted = after.overall_variance
         return after, profile
@@ -204,18 +223,23 @@ class Planner:
                 plan.doubts = (*plan.doubts, CAPPED_NOTE)
         if plan.is_computed:
             plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
+            if plan.is_fixed and self._weights.has_state(plan.name):
+                plan.left = STATE_NOTE
 
     def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
         if call.target is None:
             profile = flat(call.shape)
         else:
             fed = self._profiles[call.fed_by[0]] if call.fed_by else ()
-            profile = resized(fed, call.shape)
+            profile = surrounded(fed, call) if pads_zeros(call) else resized(fed, call.shape)
             if len(call.fed_by) > 1 and added_signals(call):
                 self._share_sum(call)
             elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
                 self._plan_recurrent(index, call, call.target)
-        return propagate(Step(call, self.signals, self._shapes, self._factor)), profile
+        signal = propagate(Step(call, self.signals, self._shapes, self._factor))
+        if not self._knows_shapes and pads_small(call, self._step(call)):
+            signal = doubted(signal, PADDING_NOTE)
+        return signal, profile
 
     def _padded(
         self, layer: Layer, profile: Profile, shape: torch.Size | None
@@ -228,15 +252,6 @@ class Planner:
 
     def _is_delta(self, layer: Layer) -> bool:
         return self._is_orthogonal and self._method != "lsuv" and has_delta(layer)
-
-    def _fan(self, index: int, layer: Layer) -> float:
-        """n of the rule. "balanced" leaves fan_in where a norm follows, and in the last layer."""
-        mode = self._mode
-        if mode == "balanced" and (
-            index == self._last or ends_in_norm(index, self._calls, self._consumers)
-        ):
-            mode = "fan_in"
-        return fan_of(mode, layer.fan_in, layer.fan_out)
 
     def _std(
         self, index: int, layer: Layer, signal: Signal, reached: float
@@ -257,7 +272,9 @@ class Planner:
         if self._method == "xavier":
             fan = fan_of("average", layer.fan_in, layer.fan_out)
             return fan, fan**-0.5, 0.0
-        fan = self._fan(index, layer)
+        # "balanced" scales only weights whose scale doesn't change the signal, afterwards.
+        mode = "fan_in" if self._mode == "balanced" else self._mode
+        fan = fan_of(mode, layer.fan_in, layer.fan_out)
         if self._method == "critical":
             critical = self._critical(index, layer, signal, fan, reached)
             if critical is not None:

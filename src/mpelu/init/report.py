@@ -22,8 +22,8 @@ class Row:
     layer: str
     """Path of the weight in the model."""
     rule: str
-    """The method and mode, "measured" behind them if the weight was scaled by measurement;
-    "frozen", or "left as it was"."""
+    """The method and mode; behind them "balanced" if the weight was scaled by its gradient, and
+    "measured" if it was scaled by measurement. "frozen", or "left as it was"."""
     feed: str = ""
     """The activation that feeds the layer, several joined by +, or "input"."""
     alpha: float | list[float] | None = None
@@ -108,6 +108,7 @@ def rows_of(
     rule: str,
     measured: Mapping[int, float],
     scaled: Collection[int] = (),
+    balanced: Collection[int] = (),
 ) -> tuple[Row, ...]:
     """A row for each plan, and for each weight of two or more dimensions without one.
 
@@ -119,9 +120,16 @@ def rows_of(
         rule: method and mode.
         measured: variance of the output, by the index of the plan.
         scaled: indices of plans whose weight was scaled by measurement.
+        balanced: indices of plans whose weight was scaled by its gradient.
     """
     rows = [
-        _row(plan, rule, measured.get(index), index in scaled) for index, plan in enumerate(plans)
+        _row(
+            plan,
+            f"{rule}, balanced" if index in balanced else rule,
+            measured.get(index),
+            index in scaled,
+        )
+        for index, plan in enumerate(plans)
     ]
     placed = {plan.name for plan in plans}
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
@@ -142,6 +150,8 @@ def rows_of(
 def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
     alone = plan.sources[0].activation if len(plan.sources) == 1 else None
     trained_rule = f"{rule}, measured" if is_scaled else rule
+    if plan.left:
+        trained_rule = "left as it was"
     return Row(
         layer=plan.name,
         rule=trained_rule if plan.is_trained else "frozen",
@@ -150,7 +160,7 @@ def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
         beta=None if alone is None else _numbers(alone.beta),
         fan=plan.fan if plan.is_trained else None,
         std=deviation(plan.weight)
-        if is_scaled or not plan.is_trained
+        if is_scaled or plan.left or not plan.is_trained
         else average(plan.std**2) ** 0.5,
         predicted=plan.predicted,
         measured=measured,
@@ -164,6 +174,8 @@ _LASTING = (UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE)
 
 def _note(plan: Plan, measured: float | None) -> str:
     """Doubts about a prediction count only as long as nothing was measured."""
+    if plan.left:
+        return plan.left
     if measured is None:
         return "; ".join(plan.doubts)
     predicted = plan.predicted or 0.0

@@ -49,9 +49,7 @@ def fans(weight: Tensor, groups: int = 1, transposed: bool = False) -> tuple[int
 
 
 def fan_of(mode: str, fan_in: float, fan_out: float) -> float:
-    """n of a rule: by `MODES`, or "balanced", the geometric mean of both fans."""
-    if mode == "balanced":
-        return math.sqrt(fan_in * fan_out)
+    """n of a rule, by `MODES`."""
     return {"fan_in": fan_in, "fan_out": fan_out, "average": (fan_in + fan_out) / 2}[mode]
 
 

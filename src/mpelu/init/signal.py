@@ -20,9 +20,9 @@ from mpelu.init.values import Value, as_value, average, fit, size_of
 
 NEGLIGIBLE = 30.0
 """First-order rules ignore an addend whose second moment is smaller than the other's by this."""
-UNSTABLE = 5.0
+UNSTABLE = 3.0
 """A prediction is doubted where activations multiply a relative error in the variance by this."""
-UNSTABLE_NOTE = "a small error in the variance grows more than fivefold on the way"
+UNSTABLE_NOTE = "a small error in the variance grows more than threefold on the way"
 
 
 @dataclass(frozen=True)

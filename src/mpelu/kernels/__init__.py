@@ -1,14 +1,16 @@
-"""How the operator runs: plain torch operations everywhere, a fused kernel on the CPU."""
+"""How the operator runs: plain torch operations everywhere, fused kernels on CPUs and GPUs."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from mpelu.kernels import native
+import torch
+
+from mpelu.kernels import gpu, native, registry
 
 
 class Backend(NamedTuple):
-    """What computes MPELU on the CPU, and why."""
+    """What computes MPELU, and why."""
 
     name: str
     instructions: str
@@ -19,19 +21,30 @@ class Backend(NamedTuple):
         return f"{self.name}{detail}: {self.reason}"
 
 
-def backend() -> Backend:
-    """Which implementation serves tensors on the CPU, and why.
+def backend(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Backend:
+    """Which implementation serves eager tensors of a device and dtype, and why.
 
-    `mpelu.kernels.registry` has the table of kernels by device and dtype, and decides which way a
-    call takes.
+    For a GPU it runs the self-check of the kernel if that hasn't run yet. `mpelu.kernels.registry`
+    has the table of kernels by device and dtype, and decides which way a call takes.
 
     Example:
-        >>> mpelu.kernels.backend().name
-        'native'
+        >>> mpelu.kernels.backend().name in ("native", "eager")
+        True
     """
-    if native.library is None:
+    device = torch.device(device)
+    kernel = registry.KERNELS.get(device.type, {}).get(dtype)
+    if kernel is gpu:
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        found = gpu.verdict(device, dtype)
+        interpreter = "interpreter" if gpu.is_interpreting() else ""
+        return Backend("eager" if found.kernel is None else "triton", interpreter, found.reason)
+    if kernel is native:
+        return Backend("native", native.library.mpelu_instructions().decode(), native.reason)
+    if device.type == "cpu" and native.library is None:
         return Backend("eager", "", native.reason)
-    return Backend("native", native.library.mpelu_instructions().decode(), native.reason)
+    reason = gpu.reason if device.type == "cuda" and dtype in gpu.DTYPES else ""
+    return Backend("eager", "", reason or f"there is no kernel for {device.type} and {dtype}")
 
 
 __all__ = ["Backend", "backend"]

@@ -31,7 +31,7 @@ struct Job {
   const void* grad;
   void* output;
   const void* parameters;  // Parameters<S>
-  void* partial;  // S; planes: [group, part of a plane, channels, 2]; rows: [group, 2, length]
+  void* partial;  // S; planes: [group, part of a plane, 2, channels]; rows: [group, 2, length]
   Index total;
   Index length;                   // of a plane or of a row
   Index outer, channels;          // planes only
@@ -65,9 +65,9 @@ INLINE F<S, W> differentiate(F<S, W> g, F<S, W> saved, const Channel<S, W>& c,
   if constexpr (op == backward_from_input) {
     F<S, W> y = at_least<S, W>(negative, c.lowest);
     auto power = power_of_two<W, T>(y, c.rate);
+    t = y * c.rate;
     part = power.whole * power.fraction + (power.whole - S(1));  // f / alpha: alpha may be zero
     top = c.alpha * (power.whole * power.fraction + power.whole);
-    t = y * c.rate;
   } else {
     part = negative;
     top = c.alpha + negative;
@@ -186,8 +186,10 @@ INLINE void planes(const Job& job, Index begin, Index end) {
         }
       }
     S* partial = static_cast<S*>(job.partial) + (group * job.parts + part) * 2 * job.channels;
-    for (Index c = 2 * first; op != forward_op && c < 2 * last; ++c)
-      partial[c] = sum<S, W>(sums[c - 2 * first]);
+    for (Index c = first; op != forward_op && c < last; ++c) {
+      partial[c] = sum<S, W>(sums[2 * (c - first)]);
+      partial[job.channels + c] = sum<S, W>(sums[2 * (c - first) + 1]);
+    }
   }
 }
 

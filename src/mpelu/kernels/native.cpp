@@ -10,15 +10,12 @@
 #include <numeric>
 #include <vector>
 
+#include "call.h"
 #include "layouts.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 using Kernel = void (*)(const Job&, Index, Index);
-
-enum Type { float32_type, bfloat16_type, float16_type, float64_type };
 
 struct Kernels {
   Kernel planes[4][3];  // [Type][Operation]
@@ -117,10 +114,6 @@ constexpr Index narrowest_block = 1024;
 
 Index divide_up(Index a, Index b) { return (a + b - 1) / b; }
 
-struct Shape {
-  Index outer, channels, inner;
-};
-
 struct Plan {
   bool by_planes;
   Index groups, pieces, partials;
@@ -167,30 +160,41 @@ Plan plan(Job& job, const Shape& at) {
 
 constexpr double log2_e = 1.4426950408889634;
 
-// The parameters of each channel, repeated for the columns of a row; five rows of `columns` values.
 template <class S>
-Parameters<S> spread(S* values, Index columns, const Shape& at, Index repeats, const S* alpha,
-                     const S* beta, S min_beta) {
-  for (Index c = 0; c < at.channels; ++c) {
-    S b = std::max(beta[c], min_beta), rate = static_cast<S>(b * log2_e);
-    values[c] = alpha[c];
-    values[columns + c] = b;
-    values[2 * columns + c] = rate;
-    values[3 * columns + c] = Format<S>::smallest_exponent / rate;
-    values[4 * columns + c] = 1 / alpha[c];
-  }
-  for (Index which = 0; which < 5; ++which) {
-    S* row = values + which * columns;
-    if (repeats > 1)
-      for (Index c = at.channels; c-- > 0;) std::fill_n(row + c * repeats, repeats, row[c]);
-    for (Index filled = at.channels * repeats; filled < columns; filled += at.channels * repeats)
-      std::copy_n(row, std::min(at.channels * repeats, columns - filled), row + filled);
-  }
-  return {values, values + columns, values + 2 * columns, values + 3 * columns,
-          values + 4 * columns};
+S lowest_beta(const Call& call) {
+  return static_cast<float>(call.min_beta);  // what float32 parameters can hold
 }
 
-// Sums of [.., channels, 2] (planes) or [groups, 2, columns] (rows) to [channels, 2].
+// The parameters of each channel that an operation needs, repeated for the columns of a row.
+template <class S>
+Parameters<S> spread(S* values, Index columns, const Call& call, Index repeats, Operation op) {
+  const Index channels = call.shape.channels;
+  const S* alpha = static_cast<const S*>(call.alpha);
+  const S* beta = static_cast<const S*>(call.beta);
+  const S min_beta = lowest_beta<S>(call);
+  S* row[5];  // in the order of Parameters
+  for (Index i = 0; i < 5; ++i) row[i] = values + i * columns;
+  std::copy_n(alpha, channels, row[0]);
+  for (Index c = 0; c < channels; ++c) row[1][c] = beta[c] < min_beta ? min_beta : beta[c];
+  if (op == backward_from_output) {
+    for (Index c = 0; c < channels; ++c) row[4][c] = 1 / alpha[c];
+  } else {
+    for (Index c = 0; c < channels; ++c) {
+      row[2][c] = static_cast<S>(row[1][c] * log2_e);
+      row[3][c] = Format<S>::smallest_exponent / row[2][c];
+    }
+  }
+  const Index repeated = channels * repeats;
+  for (S* values : row) {
+    if (repeats > 1)
+      for (Index c = channels; c-- > 0;) std::fill_n(values + c * repeats, repeats, values[c]);
+    for (Index filled = repeated; filled < columns; filled += repeated)
+      std::copy_n(values, std::min(repeated, columns - filled), values + filled);
+  }
+  return {row[0], row[1], row[2], row[3], row[4]};
+}
+
+// Sums of [.., 2, channels] (planes) or [groups, 2, columns] (rows) to [2, channels].
 template <class S>
 void fold(double* sums, const Job& job, const Plan& how, const Shape& at) {
   const S* partial = static_cast<const S*>(job.partial);
@@ -200,47 +204,31 @@ void fold(double* sums, const Job& job, const Plan& how, const Shape& at) {
       for (Index i = 0; i < 2 * at.channels; ++i) sums[i] += partial[start + i];
     return;
   }
-  Scratch<double> columns(job.length);
-  for (Index which = 0; which < 2; ++which) {
-    std::fill_n(columns.data, job.length, 0.0);
-    for (Index group = 0; group < how.groups; ++group)
-      for (Index i = 0; i < job.length; ++i)
-        columns.data[i] += partial[(2 * group + which) * job.length + i];
+  for (Index row = 0; row < 2 * how.groups; ++row, partial += job.length) {
+    double* to = sums + row % 2 * at.channels;
     for (Index i = 0; i < job.length;)
-      for (Index c = 0; c < at.channels; ++c)
-        for (Index end = i + at.inner; i < end; ++i) sums[2 * c + which] += columns.data[i];
+      if (at.inner == 1)
+        for (Index c = 0; c < at.channels; ++c, ++i) to[c] += partial[i];
+      else
+        for (Index c = 0; c < at.channels; ++c)
+          for (Index end = i + at.inner; i < end; ++i) to[c] += partial[i];
   }
 }
-
-enum Status { done = 0, done_keep_input = 1, outside_domain = 2, out_of_memory = 3 };
-
-// What the caller packs into one block of memory: one argument costs less than twenty.
-struct Call {
-  const void* input;  // backward: what was saved
-  void* output;       // backward: the input's gradient
-  const void *alpha, *beta;
-  Shape shape;
-  int64_t type, threads;
-  double min_beta;
-  // backward only
-  const void* grad;
-  void *grad_alpha, *grad_beta;
-  int64_t saved_is_output;
-};
 
 template <class S>
 Status execute(const Call& call, Operation op) {
   const S* alpha = static_cast<const S*>(call.alpha);
   const S* beta = static_cast<const S*>(call.beta);
   const Shape& at = call.shape;
-  const S min_beta = static_cast<float>(call.min_beta);  // what float32 parameters can hold
   // Outside of this the caller's reference implementation takes over: infinite and NaN parameters
   // have rules of their own.
-  bool output_suffices = call.type == float32_type || call.type == float64_type;
+  int outside = 0, extreme = call.type == bfloat16_type || call.type == float16_type;
   for (Index c = 0; c < at.channels; ++c) {
-    if (!(beta[c] < S(1e30) && std::fabs(alpha[c]) < S(1e30))) return outside_domain;
-    output_suffices &= alpha[c] >= S(1e-20);
+    outside |= !(beta[c] < S(1e30)) | !(std::fabs(alpha[c]) < S(1e30));
+    extreme |= !(alpha[c] >= S(1e-20));
   }
+  if (outside) return outside_domain;
+  const bool output_suffices = !extreme;
   if (op == backward_from_output && !output_suffices) return outside_domain;
 
   Job job{};
@@ -250,8 +238,8 @@ Status execute(const Call& call, Operation op) {
   const Plan how = plan(job, at);
   const Index columns = divide_up(how.by_planes ? at.channels : job.length, 16) * 16;
   Scratch<S> values(5 * columns), partial(op == forward_op ? 0 : how.partials);
-  const auto parameters = spread<S>(values.data, columns, at, how.by_planes ? 1 : at.inner, alpha,
-                                    beta, min_beta);
+  const auto parameters =
+      spread<S>(values.data, columns, call, how.by_planes ? 1 : at.inner, op);
   job.parameters = &parameters;
   job.partial = partial.data;
   const Kernels& kernels = *chosen.kernels;
@@ -261,12 +249,16 @@ Status execute(const Call& call, Operation op) {
 
   Scratch<double> sums(2 * at.channels);
   fold<S>(sums.data, job, how, at);
+  S *grad_alpha = static_cast<S*>(call.grad_alpha), *grad_beta = static_cast<S*>(call.grad_beta);
+  const double *by_alpha = sums.data, *by_beta = sums.data + at.channels;
+  const S min_beta = lowest_beta<S>(call);
+  for (Index c = 0; c < at.channels; ++c)
+    grad_alpha[c] = static_cast<S>(by_alpha[c]) * (op == backward_from_output ? 1 / alpha[c] : 1);
   for (Index c = 0; c < at.channels; ++c) {
-    double factor = op == backward_from_output ? 1.0 / alpha[c] : 1.0;
-    double by_beta = sums.data[2 * c + 1] / (std::max(beta[c], min_beta) * log2_e);
-    if (beta[c] < min_beta && by_beta > 0) by_beta = 0;  // it would be lowered further
-    static_cast<S*>(call.grad_alpha)[c] = static_cast<S>(sums.data[2 * c] * factor);
-    static_cast<S*>(call.grad_beta)[c] = static_cast<S>(by_beta);
+    S rate = static_cast<S>((beta[c] < min_beta ? min_beta : beta[c]) * log2_e);
+    S value = static_cast<S>(by_beta[c]) / rate;
+    bool is_lowered = beta[c] < min_beta && value > 0;  // below the bound already
+    grad_beta[c] = is_lowered ? 0 : value;
   }
   return done;
 }
@@ -279,7 +271,6 @@ Status execute(const Call& call, Operation op) try {
 
 }  // namespace
 
-// alpha, beta and their gradients: [channels], float64 where the input is, else float32.
 EXPORT int mpelu_forward(const Call* call) { return execute(*call, forward_op); }
 
 EXPORT int mpelu_backward(const Call* call) {

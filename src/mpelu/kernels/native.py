@@ -2,7 +2,7 @@
 
 `forward` and `backward` answer None where the kernel doesn't apply; the caller then takes plain
 torch operations. The environment variable MPELU_BACKEND (`eager`, or an instruction set: `avx512`,
-`avx2`, `portable`) overrides the choice made when the package is imported.
+`avx2`, `portable`) overrides the choice made when the package is imported; `triton` leaves it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, empty_like, get_num_threads
 from torch.nn import Parameter
 
 from mpelu.kernels import eager, registry
+from mpelu.kernels.layout import as_dense
 
 # (number in native.cpp, dtype of the parameters)
 _TYPES = {
@@ -28,27 +29,43 @@ _TYPES = {
     torch.float16: (2, torch.float32),
     torch.float64: (3, torch.float64),
 }
-_DONE, _DONE_KEEP_INPUT, _OUTSIDE_DOMAIN, _OUT_OF_MEMORY = range(4)
-# One block of memory, in the order of `Call` in native.cpp: ctypes takes half a microsecond longer
-# to convert that many arguments.
+_DONE, _DONE_KEEP_INPUT, _OUTSIDE_DOMAIN, _OUT_OF_MEMORY, _NOT_PLAIN = range(5)
+# One block of memory, in the order of `Call` in call.h: ctypes takes half a microsecond longer to
+# convert that many arguments.
 _pack_forward = struct.Struct("9qd32x").pack
 _pack_backward = struct.Struct("9qd4q").pack
 
 _INSTRUCTIONS = ("avx512", "avx2", "portable")
 _WRONG_BACKEND = (
-    "MPELU_BACKEND: expected eager, avx512, avx2 or portable, and one this CPU has; got {!r}"
+    "MPELU_BACKEND: expected eager, avx512, avx2 or portable, and one this CPU has, or triton; "
+    "got {!r}"
+)
+
+# What binding.cpp uses of Python.
+_PYTHON = (
+    "PyCFunction_NewEx",
+    "PyLong_AsLongLong",
+    "PyLong_FromLong",
+    "PyErr_Occurred",
+    "PyErr_Clear",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
 )
 
 library: Any = None
 reason = ""
+# Built-in functions that take tensors as they are. None with a torch that doesn't describe tensors
+# to C; all calls are then prepared in Python, which costs a microsecond or two.
+_forward: Any = None
+_backward: Any = None
 
 
 def load() -> None:
     """Load the library and register it, or say in `reason` why not."""
-    global library, reason
+    global library, reason, _forward, _backward
     wanted = os.environ.get("MPELU_BACKEND", "")
-    library = None
-    if wanted not in ("", "eager", *_INSTRUCTIONS):
+    library = _forward = _backward = None
+    if wanted not in ("", "eager", "triton", *_INSTRUCTIONS):
         raise ValueError(_WRONG_BACKEND.format(wanted))
     if wanted == "eager":
         reason = "MPELU_BACKEND=eager asks for plain torch operations"
@@ -69,10 +86,29 @@ def load() -> None:
         )
         return
     library.mpelu_instructions.restype = ctypes.c_char_p
-    if wanted and not library.mpelu_select(wanted.encode()):
+    if wanted in _INSTRUCTIONS and not library.mpelu_select(wanted.encode()):
         raise ValueError(_WRONG_BACKEND.format(wanted))
     reason = "compiled when mpelu was installed, instruction set chosen at run time"
+    _forward, _backward = _functions(path)
     registry.register("cpu", tuple(_TYPES), sys.modules[__name__])
+
+
+def _functions(path: Path) -> tuple[Any, Any]:
+    """`forward` and `backward` of binding.cpp, where torch describes tensors to C."""
+    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None, None
+    python = ctypes.pythonapi
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    exchange = prototype(("PyCapsule_GetPointer", python))(capsule, b"dlpack_exchange_api")
+    addresses = [ctypes.cast(getattr(python, name), ctypes.c_void_p).value for name in _PYTHON]
+    environment = struct.pack("8Qd", exchange, *addresses, eager.MIN_BETA)
+    make = ctypes.PyDLL(str(path)).mpelu_function
+    make.restype = ctypes.py_object
+    try:
+        return make(environment, 0), make(environment, 1)
+    except ValueError:  # null: torch has another form of the table
+        return None, None
 
 
 def forward(
@@ -87,11 +123,25 @@ def forward(
         dim: of the channels.
         inplace: overwrite the input.
     """
+    if _forward is not None and not inplace and not _is_special(input, alpha, beta):
+        output = empty_like(input)
+        status = _forward(input, output, alpha, beta, dim, get_num_threads())
+        if status <= _DONE_KEEP_INPUT:
+            return output, status == _DONE
+        if status != _NOT_PLAIN:
+            _raise_if_out_of_memory(status)
+            return None
+    return _forward_prepared(input, alpha, beta, dim, inplace)
+
+
+def _forward_prepared(
+    input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool
+) -> tuple[Tensor, bool] | None:
     number, wide = _TYPES[input.dtype]
     source = input
     if not (_are_plain(input, alpha, beta, dim, wide) and input.is_contiguous()):
         eager.check(input, alpha, beta, dim)
-        source, alpha, beta = _dense(input), _plain(alpha, wide), _plain(beta, wide)
+        source, alpha, beta = as_dense(input), _plain(alpha, wide), _plain(beta, wide)
     size, channels = source.numel(), alpha.numel()
     if not size:
         return None
@@ -125,6 +175,31 @@ def backward(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Gradients of input, alpha and beta."""
+    if _backward is not None and not (_is_special(saved, alpha, beta) or grad.is_neg()):
+        grads = empty_like(saved), empty_like(alpha), empty_like(beta)
+        status = _backward(
+            saved,
+            grads[0],
+            alpha,
+            beta,
+            grad,
+            grads[1],
+            grads[2],
+            dim,
+            get_num_threads(),
+            saved_is_output,
+        )
+        if status == _DONE:
+            return grads
+        if status != _NOT_PLAIN:
+            _raise_if_out_of_memory(status)
+            return None
+    return _backward_prepared(grad, saved, alpha, beta, dim, saved_is_output)
+
+
+def _backward_prepared(
+    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
+) -> tuple[Tensor, Tensor, Tensor] | None:
     number, wide = _TYPES[saved.dtype]
     source, first, second = saved, alpha, beta
     if not (
@@ -135,7 +210,7 @@ def backward(
         and not grad.is_neg()
     ):
         eager.check(saved, alpha, beta, dim)
-        source, first, second = _dense(saved), _plain(alpha, wide), _plain(beta, wide)
+        source, first, second = as_dense(saved), _plain(alpha, wide), _plain(beta, wide)
         if grad.dtype is not saved.dtype or grad.is_neg() or grad.stride() != source.stride():
             grad = empty_like(source).copy_(grad)
     size, channels = source.numel(), first.numel()
@@ -197,15 +272,21 @@ def _are_plain(tensor: Tensor, alpha: Tensor, beta: Tensor, dim: int, dtype: tor
         return False
 
 
+def _is_special(tensor: Tensor, alpha: Tensor, beta: Tensor) -> bool:
+    """What C can't see: another layout, or memory that stands for the negative of what it holds.
+
+    Parameters never do.
+    """
+    return (
+        tensor.layout is not torch.strided
+        or tensor.is_neg()
+        or (type(alpha) is not Parameter and alpha.is_neg())
+        or (type(beta) is not Parameter and beta.is_neg())
+    )
+
+
 def _plain(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     return parameter.detach().to(dtype).resolve_neg().contiguous()
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """The tensor itself if it fills its memory without gaps, in any order; else a dense copy."""
-    if torch.ops.aten.is_non_overlapping_and_dense.default(tensor) and not tensor.is_neg():
-        return tensor
-    return empty_like(tensor).copy_(tensor)
 
 
 def _raise_if_out_of_memory(status: int) -> None:

@@ -59,12 +59,19 @@ def route(input: Tensor, alpha: object, beta: object) -> Route:
     """The one place where it is decided how a call runs.
 
     - "direct": plain eager tensors. A kernel or torch operations, without the dispatcher.
-    - "operator": torch.compile where there is a kernel, which the compiled code calls. On the CPU
-      it takes half the time of what Inductor makes of an accurate formula.
-    - "formula": plain torch operations that every transform and compiler sees through.
+    - "operator": torch.compile for the CPU where there is a kernel, which the compiled code calls.
+      It takes half the time of what Inductor makes of an accurate formula.
+    - "formula": plain torch operations that every transform and compiler sees through. Inductor
+      fuses them on a GPU with what comes before and after: free in inference, and about the
+      kernel's memory traffic in training (benchmarks/roofline.py --inductor).
     """
     if torch.compiler.is_compiling():
-        if is_exporting() or is_differentiated_by_transform() or find(input) is None:
+        if (
+            not input.is_cpu
+            or is_exporting()
+            or is_differentiated_by_transform()
+            or find(input) is None
+        ):
             return "formula"
         return "operator"
     if (
@@ -87,8 +94,4 @@ def is_differentiated_by_transform() -> bool:
 
 def is_exporting() -> bool:
     """Inside torch.export, torch.onnx.export or torch.jit.trace: graphs for other programs."""
-    return _is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-
-
-# torch 2.5 and older don't tell; programs they export contain the operator.
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 TEMPORARY = ".tmp"
+ABANDONED_AFTER = 3600.0
+"""Seconds."""
 
 
 def write(path: Path, data: bytes | str, *, durable: bool = True, shared: bool = False) -> None:
@@ -38,6 +41,17 @@ def write(path: Path, data: bytes | str, *, durable: bool = True, shared: bool =
         raise
     if durable:
         sync_directory(path.parent)
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Removes temporary files that processes left in a shared directory when they were killed.
+
+    A file that is still being written changes all the time, so one that is old has no writer.
+    """
+    for path in directory.glob(f"*{TEMPORARY}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > ABANDONED_AFTER:
+                path.unlink()
 
 
 def sync_directory(directory: Path) -> None:

@@ -21,8 +21,11 @@ COMMANDS = {
     "eval": "measure the test error of a trained network",
     "predict": "classify images with a trained network",
     "inspect": "show signal, gradients, alpha and beta layer by layer",
+    "doctor": "say why a network doesn't train",
+    "compare": "find out which activation suits your model",
     "list": "list the studies of the paper that can be reproduced",
     "reproduce": "reproduce tables and figures of the paper",
+    "verify": "find damaged files in run folders",
     "report": "write an HTML report of runs and studies",
     "explore": "explore MPELU's alpha and beta in the browser",
     "models": "list the networks and their sizes",
@@ -139,7 +142,8 @@ def _check_packages() -> None:
 
 
 def _exit(message: str, code: int = 2) -> NoReturn:
-    print(f"mpelu: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody reads it; the code still tells
+        print(f"mpelu: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 

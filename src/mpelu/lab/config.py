@@ -26,6 +26,7 @@ from mpelu.lab.data.registry import HINT as DATA_HINT
 from mpelu.lab.errors import UserError, choose, listed
 from mpelu.lab.optimizers import OPTIMIZERS
 from mpelu.lab.optimizers import find as find_optimizer
+from mpelu.lab.reading import parse_json
 from mpelu.lab.references import is_reference
 from mpelu.lab.schedules import SCHEDULES
 
@@ -121,6 +122,10 @@ class Config:
         "none", "random crops and flips: none, pad-crop-flip (pads by 4 pixels first) or "
         "crop-flip", _DATA, label="augmentation", choices=AUGMENT,
     )  # fmt: skip
+    max_pixels: int = _field(
+        100_000_000, "largest image that is decoded, in pixels", _DATA, label="pixels per image",
+        least=1, decides=False,
+    )  # fmt: skip
     train_limit: int | None = _field(
         None, "use only the first N training images", _DATA, label="training images", least=1,
         unset="all",
@@ -144,6 +149,10 @@ class Config:
     activation: str | None = _field(
         None, f"activation: {listed(TABLE)}", _COMMON,
         unset="the one the paper uses for the network", costs=True, extensible=True,
+    )  # fmt: skip
+    convert: str | None = _field(
+        None, "activation to put in place of those that the network has, as mpelu.convert does",
+        _NETWORK, label="activation in place of the network's own", costs=True, extensible=True,
     )  # fmt: skip
     alpha: float | None = _field(
         None, "initial alpha of the activation", _NETWORK, unset="depends on the network"
@@ -405,7 +414,7 @@ class Config:
             UserError: for anything else, an unknown field or a bad value.
         """
         try:
-            values = json.loads(text)
+            values = parse_json(text)
         except ValueError as error:
             raise UserError(f"expected JSON, got {error}", field="config") from None
         if not isinstance(values, dict):
@@ -429,8 +438,8 @@ FIELDS: dict[str, FieldInfo] = {each.name: each.metadata["info"] for each in fie
 TYPES: dict[str, Any] = typing.get_type_hints(Config)
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
 _FIELDS_1 = frozenset(FIELDS) - {
-    "data_dir", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
-    "init_distribution", "init_shape", "init_sized",
+    "data_dir", "max_pixels", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
+    "convert", "init_distribution", "init_shape", "init_sized",
 }  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 

@@ -34,7 +34,7 @@ def describe_process(device: torch.device, processes: int = 1) -> dict[str, Any]
     """The machine, and how a run uses it: kernel, threads, packages, revision and command."""
     return {
         **describe_machine(),
-        "kernel": str(kernels.backend()),
+        "kernel": str(kernels.backend(device)),
         "threads": torch.get_num_threads(),
         "device": str(device),
         "processes": processes,

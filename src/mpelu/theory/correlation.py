@@ -78,7 +78,7 @@ def correlation_map(
     Example:
         >>> from mpelu.activations import describe
         >>> round(correlation_map(describe(mpelu.MPELU(alpha=2.5, beta=0.4)), 0.0).item(), 4)
-        0.0138
+        0.0086
     """
     return covariance(function, correlation, 0.0, variance) / function.moments(0.0, variance)[1]
 

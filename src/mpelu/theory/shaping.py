@@ -85,7 +85,7 @@ def network_correlation(network: Network, beta: float, critical: bool = False) -
 
     Example:
         >>> round(network_correlation(chain(100), beta=0.3), 3)
-        0.394
+        0.28
     """
     return network(_unit_map(beta, critical))
 
@@ -106,7 +106,7 @@ def beta_for(
 
     Example:
         >>> round(beta_for(chain(100), 0.5), 4)
-        0.3584
+        0.6748
     """
     if not 0 < target < 1:
         raise ValueError(f"expected a target for C_f(0) above 0 and below 1, got {target}")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from mpelu.graph import UNKNOWN, Call, is_opaque
 from mpelu.init.activations import describe_module
+from mpelu.init.layers import layer_of
 from mpelu.init.operations.elementwise import elementwise
 from mpelu.init.operations.registry import Step, rule_for
 from mpelu.init.signal import (
@@ -30,6 +33,17 @@ def propagate(step: Step) -> Signal:
     rule = rule_for(target)
     found = rule(step) if rule is not None else _without_rule(step)
     return unknown_signal(step.call, step.inputs) if found is None else found
+
+
+def is_known(call: Call) -> bool:
+    """Whether the call is that of a layer, of an operation with a rule, or of an activation."""
+    if layer_of(call) is not None or rule_for(call.target) is not None:
+        return True
+    if not isinstance(call.target, nn.Module):
+        return False
+    # Asked for while the model runs, so trying a module must not be watched.
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        return describe_module(call.target) is not None
 
 
 def _input(call: Call) -> Signal:

@@ -32,7 +32,7 @@ def _norm_module(step: Step) -> Signal:
     mean: Value = 0.0
     variance: Value = 1.0
     if isinstance(module, nn.RMSNorm):
-        mean, variance = _root_mean_square(signal)
+        mean, variance = root_mean_square(signal)
     if is_frozen(module):
         values = {
             name: value.detach().to("cpu", torch.float64).reshape(-1)
@@ -44,7 +44,7 @@ def _norm_module(step: Step) -> Signal:
             variance = signal.variance / spread
         weight = values.get("weight", 1.0)
         mean, variance = mean * weight + values.get("bias", 0.0), variance * weight**2
-    return _normalized(signal, mean, variance)
+    return normalized(signal, mean, variance)
 
 
 @register_operation(*named("batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"))
@@ -58,21 +58,21 @@ def _norm_function(step: Step) -> Signal:
     mean: Value = 0.0
     variance: Value = 1.0
     if call.name == "rms_norm":
-        mean, variance = _root_mean_square(step.first)
+        mean, variance = root_mean_square(step.first)
         shift = 0.0
-    return _normalized(step.first, mean * scale + shift, variance * scale**2)
+    return normalized(step.first, mean * scale + shift, variance * scale**2)
 
 
 def _is_fixed(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.requires_grad
 
 
-def _root_mean_square(signal: Signal) -> tuple[Value, Value]:
+def root_mean_square(signal: Signal) -> tuple[Value, Value]:
     second = average(signal.second) or 1.0
     return signal.mean / second**0.5, signal.variance / second
 
 
-def _normalized(signal: Signal, mean: Value, variance: Value) -> Signal:
+def normalized(signal: Signal, mean: Value, variance: Value) -> Signal:
     """After a norm, which ends every doubt about the scale before it."""
     return replace(
         signal,
@@ -97,7 +97,7 @@ def _unit_length(step: Step) -> Signal | None:
     if shape is None:
         return None
     size = shape[step.call.argument(2, "dim", 1)]
-    return _normalized(mixed(step.first), 0.0, 1 / max(1, size))
+    return normalized(mixed(step.first), 0.0, 1 / max(1, size))
 
 
 _KEEPERS, _NORMERS = frozenset([keeps, mixes]), frozenset([_norm_module, _norm_function])

@@ -99,7 +99,10 @@ def _sum(step: Step) -> Signal | None:
     count = _count(step.call, step.shapes)
     signal = mixed(step.first)
     mean, variance = average(signal.mean) * count, average(signal.variance) * count
-    return replace(signal, mean=mean, variance=variance, factor=average(signal.factor) * count)
+    found = replace(signal, mean=mean, variance=variance, factor=average(signal.factor) * count)
+    if count == 1 or _is_over_features(step.call):
+        return found
+    return doubted(found, ALONE.format(name=step.call.name))
 
 
 @register_operation(*named("var"))
@@ -108,7 +111,7 @@ def _variance(step: Step) -> Signal | None:
 
 
 @register_operation(*named("std", "norm", "vector_norm"))
-def _deviation(step: Step) -> Signal | None:
+def deviation(step: Step) -> Signal | None:
     if not step.call.fed_by:
         return None
     if step.call.name == "std":

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from mpelu.graph import Ref
 from mpelu.init.activations import LINEAR, Activation
 from mpelu.init.operations.registry import ALONE, Step, named, register_operation
 from mpelu.init.recurrent import hidden_second
@@ -72,7 +73,7 @@ def _largest_second(count: int, variance: float) -> float:
 
 
 @register_operation(*named("scaled_dot_product_attention"))
-def _attend(step: Step) -> Signal | None:
+def attend(step: Step) -> Signal | None:
     query, key, value = (
         step.call.argument(position, name)
         for position, name in enumerate(("query", "key", "value"))
@@ -92,6 +93,8 @@ def _attend(step: Step) -> Signal | None:
 def _embed(step: Step) -> Signal:
     target = step.call.target
     weight = target.weight if isinstance(target, nn.Module) else step.call.argument(1, "weight")
+    if isinstance(weight, Ref):  # below torch.nn.functional the weight comes first
+        weight = step.call.args[0]
     if not isinstance(weight, Tensor):
         return Signal(0.0, 1.0, 1.0, (Source("embedding", LINEAR),))
     return replace(mixed(constant_signal(weight)), sources=(Source("embedding", LINEAR),))

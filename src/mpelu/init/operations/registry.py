@@ -9,10 +9,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn import functional as F
 
 from mpelu.graph import LEAVES, Call, Ref
@@ -77,6 +79,7 @@ def register_operation(*targets: Any) -> Callable[[_Rule], _Rule]:
     def register(rule: _Rule) -> _Rule:
         for target in targets:
             _RULES[target] = rule
+            _aten_rule.cache_clear()
             if isinstance(target, type) and not target.__module__.startswith("torch.nn"):
                 LEAVES.add(target)
         return rule
@@ -85,12 +88,27 @@ def register_operation(*targets: Any) -> Callable[[_Rule], _Rule]:
 
 
 def rule_for(target: Any) -> Rule | None:
+    """The rule of an operation, or None; an ATen operation has that of torch's function."""
+    if isinstance(target, OpOverload):
+        target = target.overloadpacket
+    if isinstance(target, OpOverloadPacket):
+        return _aten_rule(target)
     if isinstance(target, nn.Module):
         return next((_RULES[kind] for kind in type(target).__mro__ if kind in _RULES), None)
     try:
         return _RULES.get(target)
     except TypeError:  # a callable that can't be hashed
         return None
+
+
+@lru_cache(maxsize=1024)
+def _aten_rule(operation: OpOverloadPacket) -> Rule | None:
+    own = _RULES.get(operation)
+    if own is not None or not operation._qualified_op_name.startswith(("aten::", "prims::")):
+        return own
+    name = operation.__name__
+    spellings = (*named(name), *named(name.strip("_")))
+    return next((_RULES[function] for function in spellings if function in _RULES), None)
 
 
 def named(*names: str) -> Iterator[Any]:

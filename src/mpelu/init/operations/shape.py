@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import dropout, padding
 
-from mpelu.graph import Ref
+from mpelu.graph import Call, Ref
 from mpelu.init.activations import LINEAR
 from mpelu.init.operations.registry import Step, named, register_operation
-from mpelu.init.signal import Signal, Source, concatenated, constant_signal, mixed
+from mpelu.init.signal import Signal, Source, concatenated, constant_signal, doubted, mixed
 from mpelu.init.values import average, fit
 
 
@@ -22,7 +23,6 @@ from mpelu.init.values import average, fit
     nn.Sequential,  # one without modules
     nn.Unflatten,
     nn.Upsample,
-    padding._ConstantPadNd,
     padding._ReflectionPadNd,
     padding._ReplicationPadNd,
     padding._CircularPadNd,
@@ -102,20 +102,47 @@ def _assign(step: Step) -> Signal:
     return mixed(step.signal(step.call.args[2]))
 
 
-@register_operation(*named("pad", "constant_pad_nd"))
+def pad_amounts(call: Call) -> Any:
+    """How much is put before and after along each dimension, from the last one on."""
+    is_module = isinstance(call.target, nn.Module)
+    return call.target.padding if is_module else call.argument(1, "pad", ())  # type: ignore[union-attr]
+
+
+def pads_zeros(call: Call) -> bool:
+    """Whether the call puts zeros around its input."""
+    if isinstance(call.target, padding._ConstantPadNd):
+        return not call.target.value
+    if isinstance(call.target, nn.Module) or call.name not in ("pad", "constant_pad_nd"):
+        return False
+    if call.name == "constant_pad_nd":
+        return not call.argument(2, "value")
+    return call.argument(2, "mode", "constant") == "constant" and not call.argument(3, "value")
+
+
+@register_operation(padding._ConstantPadNd, *named("pad", "constant_pad_nd"))
 def _pad(step: Step) -> Signal | None:
-    """Zeros for new channels; new positions don't count."""
+    """Zeros for new channels; new positions take their share of the moments."""
     call, signal = step.call, step.first
-    amounts = call.argument(1, "pad", ())
+    amounts = pad_amounts(call)
     dims = len(call.shape) if call.shape is not None else 4
     position = 2 * (dims - 2)
-    if not isinstance(amounts, (tuple, list)) or len(amounts) <= position:
+    if not isinstance(amounts, (tuple, list)):
         return signal
+    if not all(isinstance(amount, int) for amount in amounts):
+        return doubted(signal, f"fed by {call.name} by a number of zeros that is not known")
+    if len(amounts) <= position or not any(amounts[position : position + 2]):
+        before = step.shape(call.argument(0, "input"))
+        if before is None or call.shape is None or not pads_zeros(call) or not any(amounts):
+            return signal
+        share = before.numel() / max(1, call.shape.numel())
+        second = signal.second * share
+        mean = signal.mean * share
+        return replace(signal, mean=mean, variance=second - mean**2, before=None, layer=None)
     around = amounts[position : position + 2]
-    if signal.channels is None or not all(isinstance(amount, int) for amount in around):
+    if signal.channels is None:
         return signal
     mean, variance, factor = (
-        F.pad(fit(values, signal.channels), around)
+        F.pad(fit(values, signal.channels), tuple(around))
         for values in (signal.mean, signal.variance, signal.factor)
     )
     channels = signal.channels + sum(around)

@@ -31,7 +31,9 @@ def run(arguments: argparse.Namespace) -> None:
     from mpelu.lab.training.trained import check_data
 
     named = read_config(arguments.folder).references
-    check_trusted(arguments.folder, named, trusted(arguments), ("model", "activation", "data"))
+    check_trusted(
+        arguments.folder, named, trusted(arguments), ("model", "activation", "convert", "data")
+    )
     trained = load_trained(arguments)
     config = trained.config
     if "data_dir" in arguments:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import types
 import typing
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.config import FIELDS, TYPES, Config, label
 from mpelu.lab.errors import flag, listed
+from mpelu.lab.reading import parse_json
 from mpelu.lab.references import is_reference
 from mpelu.lab.run.folder import WEIGHT_CHOICES
 
@@ -45,7 +45,7 @@ def add_trained(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="RUN", help="run folder")
     add_weights(parser, default="final")
     add_trust(parser)
-    for name in ("model", "activation", "data"):
+    for name in ("model", "activation", "convert", "data"):
         parser.add_argument(
             flag(name),
             metavar="NAME",
@@ -146,6 +146,6 @@ def _pair(text: str) -> tuple[str, Any]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
     try:
-        return name, json.loads(value)
-    except (ValueError, RecursionError):
+        return name, parse_json(value)
+    except ValueError:
         return name, value

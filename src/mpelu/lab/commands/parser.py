@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mpelu.lab.errors import UserError, choose, closest, flag
@@ -29,6 +30,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **settings})
         self.register("type", int, _integer)
         self.register("type", float, _number)
+        self.register("type", Path, _path)
 
     def has_option(self, field: str) -> bool:
         """Whether there is a flag for the field."""
@@ -59,6 +61,12 @@ class Parser(argparse.ArgumentParser):
             choose(action.dest, value, action.choices)
         else:
             super()._check_value(action, value)
+
+
+def _path(text: str) -> Path:
+    if not text:  # which Path takes for the current directory
+        raise argparse.ArgumentTypeError("expected a path, got ''")
+    return Path(text)
 
 
 def _integer(text: str) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.commands.options import add_trained, load_trained
+from mpelu.lab.commands.options import add_config, add_trained, load_trained
 from mpelu.lab.errors import UserError
 
 _EXAMPLES = """\
@@ -22,6 +23,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--top", type=int, default=5, metavar="N", help="classes to show per image (default: 5)"
     )
+    add_config(parser, ["max_pixels"])
     parser.set_defaults(run=run)
 
 
@@ -34,8 +36,11 @@ def run(arguments: argparse.Namespace) -> None:
     from mpelu.lab import data
 
     trained = load_trained(arguments)
+    config = trained.config
+    if "max_pixels" in arguments:
+        config = replace(config, max_pixels=arguments.max_pixels)
     images = [
-        data.read_image(path, trained.config, channels=trained.channels).to(trained.device)
+        data.read_image(path, config, channels=trained.channels).to(trained.device)
         for path in arguments.images
     ]
     for path, image in zip(arguments.images, images, strict=True):

@@ -13,7 +13,7 @@ from typing import Any
 
 from mpelu.lab.commands.output import console
 from mpelu.lab.paper import SOURCES
-from mpelu.lab.studies.study import EXECUTORS, OUT, SCALES
+from mpelu.lab.studies.study import EXECUTORS, OUT, SCALES, Execution
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C and SIGTERM."""
@@ -58,13 +58,24 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="list the runs with estimated times, and exit"
     )
+    add_execution(parser, "one per core at small scale, otherwise 1")
+    parser.set_defaults(run=run)
+
+
+def add_execution(parser: argparse.ArgumentParser, jobs: str) -> None:
+    """Adds the options that say where runs are executed.
+
+    Args:
+        parser: of the command.
+        jobs: how many run at a time by default, in words.
+    """
     parser.add_argument(
         "--executor", choices=EXECUTORS, default="local",
         help="local: processes on this machine; ray: a Ray cluster (default: local)",
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=int, metavar="N",
-        help="runs at a time (default: one per core at small scale, otherwise 1)",
+        help=f"runs at a time (default: {jobs})",
     )  # fmt: skip
     ray = parser.add_argument_group("options of --executor ray")
     ray.add_argument(
@@ -76,7 +87,20 @@ def add(subparsers: Any) -> None:
     ray.add_argument(
         "--gpus-per-run", type=float, default=0.0, metavar="X", help="GPUs per run (default: 0)"
     )
-    parser.set_defaults(run=run)
+
+
+def execution_of(arguments: argparse.Namespace, **changes: Any) -> Execution:
+    """What those options say, with some of it changed."""
+    given = {
+        "out": arguments.out,
+        "executor": arguments.executor,
+        "jobs": arguments.jobs,
+        "ray_address": arguments.ray_address,
+        "cpus_per_run": arguments.cpus_per_run,
+        "gpus_per_run": arguments.gpus_per_run,
+        "progress": not arguments.quiet,
+    }
+    return Execution(**{**given, **changes})
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,15 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
         follow=arguments.follow,
         data_dir=arguments.data_dir,
     )
-    execution = studies.Execution(
-        out=arguments.out,
-        executor=arguments.executor,
-        jobs=arguments.jobs,
-        ray_address=arguments.ray_address,
-        cpus_per_run=arguments.cpus_per_run,
-        gpus_per_run=arguments.gpus_per_run,
-        progress=not arguments.quiet,
-    )
+    execution = execution_of(arguments)
     if arguments.dry_run:
         for line in estimate.dry_run(chosen, options, execution.jobs_at(options.scale)):
             print(line, flush=True)
@@ -107,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     code = 0
     events = runner.run(chosen, options, execution)
     try:
-        with _terminable(), contextlib.closing(events):
+        with terminable(), contextlib.closing(events):
             for event in events:
                 if event.result is not None:
                     results.show(event.result, console())
@@ -125,7 +141,7 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Raises Terminated on SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -50,6 +50,7 @@ def load_or_compute(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             content = save(tensors, {"sha256": _checksum(tensors)})
+            atomic.remove_abandoned(folder)
             atomic.write(folder / name, content, shared=True)
             return tensors
         except OSError as error:

@@ -17,6 +17,7 @@ from mpelu.lab.data import unpickle
 from mpelu.lab.data.download import DownloadProgress, fetch
 from mpelu.lab.data.images import LabeledImages, Splits
 from mpelu.lab.errors import UserError
+from mpelu.lab.reading import read_bytes
 
 if TYPE_CHECKING:
     from mpelu.lab.data.registry import DataSetInfo
@@ -26,10 +27,12 @@ URL = "https://www.cs.toronto.edu/~kriz/"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Archive:
-    """The published files of a data set: names, MD5 checksums and keys."""
+    """The published files of a data set: names, sizes, MD5 checksums and keys."""
 
     name: str
     md5: str
+    size: int
+    """Bytes."""
     folder: str
     """The directory it unpacks to."""
     train: Mapping[str, str]
@@ -51,6 +54,7 @@ ARCHIVES = {
     "cifar10": Archive(
         name="cifar-10-python.tar.gz",
         md5="c58f30108f718f92721af3b95e74349a",
+        size=170_498_071,
         folder="cifar-10-batches-py",
         train={
             "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -67,6 +71,7 @@ ARCHIVES = {
     "cifar100": Archive(
         name="cifar-100-python.tar.gz",
         md5="eb9058c3a382ffc7106e4002c42a8d85",
+        size=169_001_437,
         folder="cifar-100-python",
         train={"train": "16019d7e3df5f24257cddd939b257f8d"},
         test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
@@ -121,7 +126,7 @@ def download(
     if _locate(archive, data_dir) is None:
         base = URL if mirror is None else mirror
         url = f"{base.rstrip('/')}/{archive.name}"
-        fetch(url, data_dir / archive.name, md5=archive.md5, progress=progress)
+        fetch(url, data_dir / archive.name, md5=archive.md5, size=archive.size, progress=progress)
 
 
 def _locate(archive: Archive, data_dir: Path) -> Path | None:
@@ -160,11 +165,11 @@ def _from_archive(archive: Archive, path: Path) -> dict[str, bytes]:
 def _verified(path: Path, md5: str, remedy: str) -> bytes:
     """The content of a file, if it has the right checksum."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; {remedy}") from None
-    except OSError as error:
-        raise UserError(f"{path}: can't be read ({error.strerror})") from None
+    except ValueError as error:
+        raise UserError(f"{path}: can't be read ({error})") from None
     actual = hashlib.md5(data, usedforsecurity=False).hexdigest()
     if actual != md5:
         raise UserError(f"{path}: expected MD5 {md5}, got {actual} ({len(data):,} bytes); {remedy}")

@@ -176,8 +176,8 @@ def read_image(path: Path, config: Config, *, channels: int) -> Tensor:
     """Reads an image file as a run with this config sees test images.
 
     Args:
-        path: a file in any format that Pillow reads.
-        config: config of the run.
+        path: a JPEG, PNG, BMP, WebP, PPM or TIFF file.
+        config: config of the run. Its `max_pixels` bounds the size of the image.
         channels: 1 (gray) or 3 (RGB).
 
     Returns:
@@ -189,7 +189,7 @@ def read_image(path: Path, config: Config, *, channels: int) -> Tensor:
     """
     image_size, _ = image_sizes(config)
     try:
-        return decode(path, image_size, channels)[None]
+        return decode(path, image_size, channels, config.max_pixels)[None]
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except Exception as error:
@@ -207,7 +207,8 @@ def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
     if isinstance(train, ImageFiles) and isinstance(test, ImageFiles):
         channels = find(config.data).channels
         train_files, test_files = (
-            FileReader(files, image_size, channels, device) for files in (train, test)
+            FileReader(files, image_size, channels, device, config.max_pixels)
+            for files in (train, test)
         )
         state = _fit_files(config, train_files, channels, fingerprints[0])
         preprocess = Preprocess(config.preprocess, state, size).to(device)

@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import logging
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -35,7 +36,9 @@ class _Dropped(Exception):
     """The connection ended early; the data received so far is kept."""
 
 
-def fetch(url: str, path: Path, *, md5: str, progress: DownloadProgress | None = None) -> None:
+def fetch(
+    url: str, path: Path, *, md5: str, size: int, progress: DownloadProgress | None = None
+) -> None:
     """Downloads a file, unless it exists.
 
     Data goes to `path.part`, which is continued by the next call if the download is interrupted.
@@ -45,6 +48,7 @@ def fetch(url: str, path: Path, *, md5: str, progress: DownloadProgress | None =
         url: an http or https URL.
         path: the destination; its directory is created if needed.
         md5: expected checksum; only a file that has it is renamed to `path`.
+        size: expected size in bytes; no more than that is written.
         progress: shows the download, for example `mpelu.lab.training.display.show_download`. By
             default nothing is shown.
 
@@ -58,7 +62,7 @@ def fetch(url: str, path: Path, *, md5: str, progress: DownloadProgress | None =
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
             if not path.is_file():
-                _download(url, path, md5, progress or hide_progress)
+                _download(url, path, md5, size, progress or hide_progress)
     except OSError as error:
         raise UserError(f"{path}: can't be written ({error.strerror or error})") from None
     finally:
@@ -96,18 +100,18 @@ def _locked(path: Path) -> Iterator[None]:
                 lock.unlink()
 
 
-def _download(url: str, path: Path, md5: str, progress: DownloadProgress) -> None:
+def _download(url: str, path: Path, md5: str, size: int, progress: DownloadProgress) -> None:
     log.info("downloading %s to %s", url, path)
     part = path.with_name(path.name + ".part")
     try:
         with part.open("ab") as file:
             resumed = file.tell() > 0
-            _complete(url, file, path.name, progress)
+            _complete(url, file, path.name, size, progress)
             actual = _md5(part)
             if actual != md5 and resumed:
                 # The first part may be of another file: download everything once more.
                 _empty(file)
-                _complete(url, file, path.name, progress)
+                _complete(url, file, path.name, size, progress)
                 actual = _md5(part)
             if actual != md5:
                 _empty(file)
@@ -121,14 +125,16 @@ def _download(url: str, path: Path, md5: str, progress: DownloadProgress) -> Non
     log.info("downloaded %s (%.1f MB)", path, path.stat().st_size / 1e6)
 
 
-def _complete(url: str, file: IO[bytes], name: str, progress: DownloadProgress) -> None:
+def _complete(url: str, file: IO[bytes], name: str, size: int, progress: DownloadProgress) -> None:
     """Requests the rest of the file until all of it is there."""
     failures = 0
     while True:
         before = file.tell()
         try:
-            _request(url, file, name, progress)
+            _request(url, file, name, size, progress)
             return
+        except UserError:
+            raise
         except urllib.error.HTTPError as error:
             if error.code == 416 and before:  # what we have is longer than the file
                 _empty(file)
@@ -136,7 +142,10 @@ def _complete(url: str, file: IO[bytes], name: str, progress: DownloadProgress) 
             raise UserError(
                 f"{url}: can't be downloaded (HTTP {error.code} {error.reason})"
             ) from None
-        except (_Dropped, urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        except (
+            _Dropped, urllib.error.URLError, http.client.HTTPException, OSError, ValueError,
+        ) as error:  # fmt: skip
+            # A ValueError comes of headers that can't be read.
             failures = 0 if file.tell() > before else failures + 1
             if failures == TRIES:
                 reason = getattr(error, "reason", error)
@@ -146,8 +155,11 @@ def _complete(url: str, file: IO[bytes], name: str, progress: DownloadProgress) 
                 ) from None
 
 
-def _request(url: str, file: IO[bytes], name: str, progress: DownloadProgress) -> None:
+def _request(url: str, file: IO[bytes], name: str, size: int, progress: DownloadProgress) -> None:
     have = file.tell()
+    if have > size:  # it can't be the beginning of the file
+        _empty(file)
+        have = 0
     request = urllib.request.Request(url, headers={"User-Agent": "mpelu"})
     if have:
         request.add_header("Range", f"bytes={have}-")
@@ -155,16 +167,25 @@ def _request(url: str, file: IO[bytes], name: str, progress: DownloadProgress) -
         if have and not _continues(response, have):
             _empty(file)
             have = 0
-        length = response.headers.get("Content-Length")
-        total = have + int(length) if length is not None else None
+        length = response.headers.get("Content-Length", "")
+        total = have + int(length) if re.fullmatch("[0-9]{1,15}", length) else None
+        if total is not None and total > size:
+            raise _too_large(url, file, size, f"{total:,}")
         with progress(name, total) as update:
             update(have)
             while block := response.read(CHUNK):
+                if have + len(block) > size:
+                    raise _too_large(url, file, size, "more")
                 _write(file, block)
                 have += len(block)
                 update(have)
     if total is not None and have < total:
         raise _Dropped(f"the connection ended after {have} of {total} bytes")
+
+
+def _too_large(url: str, file: IO[bytes], size: int, got: str) -> UserError:
+    _empty(file)
+    return UserError(f"{url}: expected {size:,} bytes, got {got}; nothing was kept")
 
 
 def _continues(response: Any, have: int) -> bool:

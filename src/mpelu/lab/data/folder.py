@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mpelu.lab.data.images import ImageFiles, Splits
 from mpelu.lab.errors import UserError
+from mpelu.lab.reading import open_regular
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "TIFF")
+"""What is decoded, as Pillow names it. It knows others that start programs of their own."""
 
 
 def read(data_dir: Path) -> Splits:
@@ -42,32 +49,63 @@ def read(data_dir: Path) -> Splits:
     return Splits(_files(train, classes), _files(test, classes), tuple(classes))
 
 
-def decode(path: str | Path, size: int, channels: int) -> Tensor:
+def decode(path: str | Path, size: int, channels: int, max_pixels: int) -> Tensor:
     """Decodes an image file and scales it to size x size with bilinear interpolation.
 
     Palette, CMYK, 16-bit and transparent images become gray (1 channel) or RGB (3 channels) too.
+
+    Args:
+        path: a regular file in one of `FORMATS`, whatever its suffix says.
+        size: the new height and width.
+        channels: 1 or 3.
+        max_pixels: the most pixels that are decoded, because a small file can hold very many.
 
     Returns:
         uint8 [channels, size, size].
 
     Raises:
-        Exception: whatever Pillow raises for a damaged file.
+        Exception: whatever Pillow raises for a damaged file; ValueError for too many pixels, and
+            for values that don't fit into 8 or 16 bits.
     """
     import numpy
     from PIL import Image
 
-    with Image.open(path) as file:
+    with open_regular(path) as opened, _open_image(opened) as file:
+        if file.width * file.height > max_pixels:
+            raise ValueError(
+                f"expected at most {max_pixels:,} pixels (raise it with --max-pixels), got "
+                f"{file.width:,} x {file.height:,}"
+            )
         # Decodes a large JPEG at 1/2, 1/4 or 1/8 of its size, but at least twice the target size.
         file.draft(None, (2 * size, 2 * size))
         image: Image.Image = file
-        if image.mode.startswith("I"):
-            image = Image.fromarray((numpy.asarray(image) / 257).round().astype(numpy.uint8))
+        if image.mode[0] in "IF":
+            values = numpy.asarray(image)
+            most = 255 if image.mode == "F" else 65_535
+            if not (values.min() >= 0 and values.max() <= most):  # also for NaN
+                raise ValueError(
+                    f"expected values from 0 to {most}, got {values.min()} to {values.max()}"
+                )
+            if image.mode != "F":
+                image = Image.fromarray((values / 257).round().astype(numpy.uint8))
         if image.mode == "P":
             image = image.convert("RGBA")
         image = image.convert("L" if channels == 1 else "RGB")
         image = image.resize((size, size), Image.Resampling.BILINEAR)
         pixels = torch.from_numpy(numpy.array(image)).view(size, size, channels)
     return pixels.permute(2, 0, 1).contiguous()
+
+
+def _open_image(file: IO[bytes]) -> ImageFile:
+    """Opens an image in one of `FORMATS`. Its pixels are counted by the caller."""
+    from PIL import Image
+
+    limit = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        return Image.open(file, formats=FORMATS)
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
 
 
 def _error(message: str) -> UserError:
@@ -84,6 +122,14 @@ def _subfolders(path: Path) -> list[str]:
         raise _error(f"can't list {path} ({error.strerror})") from None
 
 
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a regular file, or a link to one. A link to itself is none."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
 def _files(folder: Path, classes: list[str]) -> ImageFiles:
     found: list[tuple[int, int, str, int]] = []
     for label, name in enumerate(classes):
@@ -93,7 +139,7 @@ def _files(folder: Path, classes: list[str]) -> ImageFiles:
                 for each in entries
                 if each.name.lower().endswith(SUFFIXES)
                 and not each.name.startswith(".")
-                and each.is_file()
+                and _is_file(each)
             )
         if not files:
             raise _error(f"expected images in {folder / name}, found none")

@@ -16,9 +16,15 @@ from torch import Tensor
 from mpelu.lab import references
 from mpelu.lab.data.images import LabeledImages, Splits
 from mpelu.lab.errors import UserError, one_line
+from mpelu.lab.reading import open_regular
 
 _CHANNELS = (1, 3)
 MOST_CLASSES = 100_000
+_UNREADABLE = (
+    OSError, ValueError, EOFError, KeyError, MemoryError, NotImplementedError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading a damaged archive raises."""
 
 
 def read_npz(data_dir: Path) -> Splits:
@@ -58,13 +64,13 @@ def _read_file(path: Path) -> tuple[LabeledImages, Any]:
     if not path.is_file():
         raise UserError(f"{path.parent}: expected train.npz and test.npz, got no {path.name}")
     try:
-        with open(path, "rb") as opened:  # numpy would leave a damaged file open
+        with open_regular(path) as opened:  # numpy would leave a damaged file open
             file = numpy.load(opened, allow_pickle=False)
             if not isinstance(file, numpy.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
             names = ("images", "labels", "classes")
             arrays = {name: file[name] for name in names if name in file}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except _UNREADABLE as error:
         raise UserError(f"{path}: can't be read: {one_line(error)}") from None
     for name in ("images", "labels"):
         if name not in arrays:

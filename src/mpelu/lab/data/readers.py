@@ -87,11 +87,14 @@ class FileReader:
         size: height and width the images are scaled to.
         channels: 1 or 3.
         device: device of the batches.
+        max_pixels: files with more are taken for damaged.
     """
 
-    def __init__(self, files: ImageFiles, size: int, channels: int, device: torch.device) -> None:
+    def __init__(
+        self, files: ImageFiles, size: int, channels: int, device: torch.device, max_pixels: int
+    ) -> None:
         self._files = files
-        self._decoder = _Decoder(files, size, channels)
+        self._decoder = _Decoder(files, size, channels, max_pixels)
         self._device = device
         self._labels = torch.tensor(files.labels, device=device)
         self._damaged: dict[int, str] = {}
@@ -157,9 +160,10 @@ class FileReader:
 class _Decoder(data.Dataset[DecodedBatch]):
     """Runs in the workers. An item is a whole batch, so that only bytes are sent back."""
 
-    def __init__(self, files: ImageFiles, size: int, channels: int) -> None:
+    def __init__(self, files: ImageFiles, size: int, channels: int, max_pixels: int) -> None:
         self._files = files
         self._shape = (channels, size, size)
+        self._max_pixels = max_pixels
 
     def __getitem__(self, batch: list[int]) -> DecodedBatch:
         channels, size, _ = self._shape
@@ -169,7 +173,7 @@ class _Decoder(data.Dataset[DecodedBatch]):
         for index in batch:
             path = self._files.folder / self._files.names[index]
             try:
-                images[len(kept)] = decode(path, size, channels)
+                images[len(kept)] = decode(path, size, channels, self._max_pixels)
                 kept.append(index)
             # Decoders raise errors of many types for damaged files.
             except Exception as error:

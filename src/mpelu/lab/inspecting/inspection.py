@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,6 +26,7 @@ from mpelu.lab.inspecting.residuals import residual_histogram
 from mpelu.lab.inspecting.statistics import activation_statistics
 from mpelu.lab.references import check_trusted
 from mpelu.lab.run import files, folder
+from mpelu.lab.run.checksums import seal_json
 from mpelu.lab.training import network
 from mpelu.lab.training.distributed import device_for
 from mpelu.lab.training.trained import check_data, load_network
@@ -87,7 +86,7 @@ def inspect_run(
     run = Path(run)
     config = folder.read_config(run)
     # A run trained on a GPU can be inspected without one.
-    check_trusted(run, config.references, trust, ("model", "activation", "data"))
+    check_trusted(run, config.references, trust, ("model", "activation", "convert", "data"))
     device = "cpu" if config.device == "cpu" else "auto"
     trained = load_network(run, weights, device, trust=trust)
     if data_dir is not None:
@@ -189,7 +188,7 @@ def measure(
         },
         "activations": _activations(learned_parameters(model), history),
     }
-    return {key: _plain(value) for key, value in found.items()}
+    return {key: files.plain(value) for key, value in found.items()}
 
 
 def _activations(now: LearnedParameters, history: LearnedParameters | None) -> dict[str, Any]:
@@ -215,17 +214,6 @@ def _activations(now: LearnedParameters, history: LearnedParameters | None) -> d
         "labels": labels,
         "layers": list(layers.values()),
     }
-
-
-def _plain(value: Any) -> Any:
-    """Lists in place of tuples, and None in place of numbers that JSON doesn't have."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _check_images(images: int) -> None:
@@ -262,7 +250,7 @@ def _finish(
     picture = to_png(draw_inspection(values, title))
     written = (Path(out, folder.INSPECTION), Path(out, folder.INSPECTION_FIGURE))
     with _writing(out):
-        files.write(written[0], json.dumps(values, allow_nan=False) + "\n")
+        files.write(written[0], seal_json(values, indent=None))
         files.write(written[1], picture)
     return Inspection(title=title, values=values, files=written)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab.errors import UserError
+from mpelu.lab.reading import parse_object
 from mpelu.lab.reporting.curves import RULE
 from mpelu.lab.reporting.results import RESULT, read_result
 from mpelu.lab.reporting.runs import read_run
@@ -183,7 +184,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         digest, _, body = path.read_text(encoding="ascii").partition("\n")
         body = body.removesuffix("\n")
-        entries: dict[str, Any] = json.loads(body) if digest == _digest(body) else {}
+        entries: dict[str, Any] = parse_object(body) if digest == _digest(body) else {}
     except (OSError, ValueError):
         return {}
     return entries

@@ -40,6 +40,7 @@ def read_result(path: Path) -> dict[str, Any]:
         "header": header,
         "rows": [[_cell(cell) for cell in row] for row in rows],
         "compare": _pairs(found.get("compare"), len(header)),
+        "headline": text(found.get("headline")),
         "notes": texts(found.get("notes")),
         "plots": [plot for each in objects(found.get("plots")) if (plot := _plot(each))["series"]],
     }

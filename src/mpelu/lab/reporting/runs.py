@@ -71,7 +71,7 @@ def _data_set(config: dict[str, Any]) -> str:
 
 def _speed(path: Path) -> float | None:
     """Median images per second, or None if nothing was logged."""
-    rows, _ = metrics.read_rows(path / metrics.SPEED)
+    rows, _ = folder.read_log(path, metrics.SPEED)
     found = [number(row.get("images_per_second")) for row in rows]
     speeds = [each for each in found if each is not None]
     return number(statistics.median(speeds), digits=3) if speeds else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +19,10 @@ from mpelu.lab.reporting.collection import Cache, collect
 from mpelu.lab.reporting.page import embed, report_page
 
 HOST = "127.0.0.1"
+MOST_CONNECTIONS = 32
+"""Connections at a time; more are closed at once."""
+PATIENCE = 10.0
+"""Seconds in which a connection has to send its request."""
 
 
 class LiveReport:
@@ -42,13 +49,38 @@ class ReportServer(ThreadingHTTPServer):
 
     def __init__(self, report: LiveReport, port: int) -> None:
         self.report = report
+        self.waiting: dict[socket.socket, float] = {}
+        """Connections that haven't sent a request, with the time at which they began."""
+        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((HOST, port), _Handler)
         own = self.server_address[1]
         self.names = {f"{HOST}:{own}", f"localhost:{own}"}
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers in a thread of its own, if there is room for one more."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        self.waiting[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.waiting.pop(request, None)
+            self._room.release()
+
+    def service_actions(self) -> None:
+        """Ends connections that wait too long; called twice a second."""
+        for request, began in list(self.waiting.items()):
+            if time.monotonic() - began > PATIENCE:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)  # its thread reads the end and closes it
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores pages that were closed before their answer was complete."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
+        if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
     @property
@@ -61,12 +93,14 @@ class _Handler(BaseHTTPRequestHandler):
     """Serves / (the page), /version (which a page polls) and /data.json (what it then draws)."""
 
     server: ReportServer
+    timeout = 3 * PATIENCE  # also of an answer that nobody reads
     server_version = "mpelu"
     sys_version = ""
 
     def do_GET(self) -> None:
+        self.server.waiting.pop(self.connection, None)
         # Without this check, a foreign name that resolves to 127.0.0.1 could read the report.
-        if self.headers.get("Host") not in self.server.names:
+        if self.headers.get_all("Host", []) not in ([name] for name in self.server.names):
             self._answer(403, "text/plain", "expected a request to 127.0.0.1 or localhost\n")
             return
         if self.path not in ("/", "/version", "/data.json"):

@@ -2,7 +2,7 @@
 
 A checkpoint is written by torch.save as a zip archive, whose checksums reveal damage. It is read
 with weights_only=True, so it can't run code. The weights alone are stored beside it in the
-safetensors format.
+safetensors format, also with a checksum.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from mpelu.lab.config import Config
+from mpelu.lab.reading import open_regular
 from mpelu.lab.run import files
+from mpelu.lab.run.checksums import seal_tensors
 from mpelu.lab.run.folder import CHECKPOINTS, WEIGHTS
+from mpelu.lab.run.metrics import LENGTH
 
 KEPT = 2
 OTHER_SETTINGS = "it belongs to a run with other settings"
-FORMAT = 2
+FORMAT = 3
 _NAME = re.compile(r"step-(\d+)\.(pt|safetensors)")
 
 
@@ -67,6 +69,12 @@ def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
     files.write(path, buffer.getbuffer().tobytes())
     if best:
         mark_best(run, step)
+    sweep(run)
+
+
+def sweep(run: Path) -> None:
+    """Removes all numbered checkpoints but the last two, and what killed saves left."""
+    files.remove_temporary(run / CHECKPOINTS)
     kept = steps_of(run)[-KEPT:]
     for path, number in _files_of(run):
         if number not in kept:  # also weights of a save that was cut off before its .pt
@@ -97,7 +105,7 @@ def load(path: Path) -> dict[str, Any]:
         CheckpointError: if it is damaged, or holds anything but tensors and plain values.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             wrong = archive.testzip()
         if wrong is not None:
             raise CheckpointError(f"the checksum of {wrong} is wrong")
@@ -108,7 +116,7 @@ def load(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # what comes of arbitrary bytes
         raise CheckpointError((str(error) or type(error).__name__).splitlines()[0]) from None
-    if not isinstance(contents, dict) or contents.get("format") not in (1, FORMAT):
+    if not isinstance(contents, dict) or contents.get("format") not in (1, 2, FORMAT):
         raise CheckpointError("it isn't a checkpoint, or a newer mpelu wrote it")
     return contents
 
@@ -123,6 +131,7 @@ def migrate(contents: dict[str, Any], config: Config) -> dict[str, Any]:
     """The contents of a checkpoint in the current format.
 
     Format 1 differs in the fingerprint under "config", which covered the length of the run too.
+    Formats 1 and 2 hold the lengths of the logs without checksums.
 
     Args:
         contents: as `load` returns them.
@@ -133,9 +142,15 @@ def migrate(contents: dict[str, Any], config: Config) -> dict[str, Any]:
     """
     if contents["format"] == FORMAT:
         return contents
-    if contents.get("config") != config.fingerprint(1):
+    version = 1 if contents["format"] == 1 else 2
+    if contents.get("config") != config.fingerprint(version):
         raise CheckpointError(OTHER_SETTINGS)
-    return {**contents, "format": FORMAT, "config": config.fingerprint()}
+    lengths = contents.get("lengths")
+    if not isinstance(lengths, dict):
+        raise CheckpointError("it has no lengths of logs")
+    logs = {name: {LENGTH: length} for name, length in lengths.items()}
+    kept = {name: value for name, value in contents.items() if name != "lengths"}
+    return {**kept, "format": FORMAT, "config": config.fingerprint(), "logs": logs}
 
 
 def set_aside(path: Path) -> None:
@@ -157,4 +172,4 @@ def to_bytes(weights: Mapping[str, Tensor]) -> bytes:
         dense = value.contiguous()
         result[name] = dense.clone() if dense.data_ptr() in seen else dense
         seen.add(dense.data_ptr())
-    return to_safetensors(result)
+    return seal_tensors(result)

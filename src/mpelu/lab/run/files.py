@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +11,14 @@ from typing import Any
 
 from mpelu.lab.atomic import TEMPORARY, sync_directory, write
 from mpelu.lab.errors import UserError
+from mpelu.lab.reading import read_bytes
+from mpelu.lab.run.checksums import seal_json, unseal_json
 
 __all__ = [
     "TEMPORARY",
     "disk_error",
     "link",
+    "plain",
     "read_json",
     "remove_temporary",
     "reporting_disk_errors",
@@ -26,24 +29,38 @@ __all__ = [
 
 
 def write_json(path: Path, value: dict[str, Any], *, durable: bool = True) -> None:
-    """Writes an object as indented JSON, atomically."""
-    write(path, json.dumps(value, indent=1) + "\n", durable=durable)
+    """Writes an object as indented JSON with a checksum, atomically."""
+    write(path, seal_json(value), durable=durable)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
     """The JSON object in a file.
 
+    Args:
+        path: the file.
+        required: whether the file is known to have a checksum.
+
     Raises:
-        ValueError: in one line, if there is no such file or it holds anything else.
+        ValueError: in one line, if there is no such file, it holds anything else, or it was changed
+            since it was written with a checksum.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        data = read_bytes(path)
     except FileNotFoundError:
         raise ValueError(f"{path.name} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path.name} can't be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name}: expected an object, got {type(value).__name__}")
+    return unseal_json(data, path.name, required=required)
+
+
+def plain(value: Any) -> Any:
+    """Lists in place of tuples, and None in place of numbers that JSON doesn't have."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 

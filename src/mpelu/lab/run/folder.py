@@ -6,7 +6,7 @@
     preprocess.safetensors    what preprocessing was fitted to: mean, std, whitening
     metrics.jsonl             a line per logged step and per test
     speed.jsonl               images per second
-    status.json               state, step, message, errors
+    status.json               state, step, message, errors, length and checksum of each log
     history.jsonl             when the run was resumed or extended
     activations/              alpha and beta of every channel at up to 50 epochs
     checkpoints/              the last two and the best
@@ -15,13 +15,15 @@
     top5.json                 top-5 error, where a study asked for it
     lock, lock.json           which process is at work
 
-Only the package `mpelu.lab.run` knows these names. A folder of an older schema is migrated in
-memory when it is read; one of a newer schema is refused.
+From schema 3 on, every file has a checksum inside or beside it. Only the package `mpelu.lab.run`
+knows these names. A folder of an older schema is migrated in memory when it is read, and on disk
+when its run is resumed; one of a newer schema is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -35,12 +37,15 @@ from typing import TYPE_CHECKING, Any
 from mpelu.lab.config import FIELDS, Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files, snapshots
+from mpelu.lab.run.checksums import read_tensors, seal_tensors
 from mpelu.lab.run.metrics import LOGS, METRICS, read_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SCHEMA = 2
+SCHEMA = 3
+CHECKED_SINCE = 3
+"""The schema from which on all files have checksums."""
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 DATA = "data.json"
@@ -54,6 +59,7 @@ INSPECTION = "inspect.json"
 INSPECTION_FIGURE = "inspect.png"
 TOP5 = "top5.json"
 
+_TRIES = 3
 STATES = ("running", "finished", "diverged", "interrupted", "failed")
 ENDED = ("finished", "diverged")
 WEIGHT_CHOICES = ("final", "best", "last")
@@ -103,10 +109,15 @@ def read(path: Path) -> Run:
     """
     config = read_config_values(path)
     problems: list[str] = []
-    status, environment, data = (
-        _object(path / name, problems) for name in (STATUS, ENVIRONMENT, DATA)
-    )
-    rows, problem = read_rows(path / METRICS)
+    environment, data = (_object(path / name, problems) for name in (ENVIRONMENT, DATA))
+    status = _object(path / STATUS, problems)
+    rows, problem = read_log(path, METRICS, status)
+    for _ in range(_TRIES):
+        now = read_object(path, STATUS)
+        if not problem or now == status:
+            break
+        status = now  # it was written, and a log cut, between the two readings
+        rows, problem = read_log(path, METRICS, status)
     return Run(
         path=path,
         config=config,
@@ -117,6 +128,20 @@ def read(path: Path) -> Run:
         tests=[row for row in rows if row.get("kind") == "test"],
         problems=tuple([*problems, problem] if problem else problems),
     )
+
+
+def read_log(
+    run: Path, name: str, status: dict[str, Any] | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """The rows of a log as far as status.json tells of them, and in words what is wrong with it."""
+    logs = (read_object(run, STATUS) if status is None else status).get("logs")
+    return read_rows(run / name, logs.get(name) if isinstance(logs, dict) else None)
+
+
+def read_schema(run: Path) -> int:
+    """The schema of a run folder, whose config has to be readable."""
+    schema = files.read_json(run / CONFIG).get("schema", 1)
+    return schema if isinstance(schema, int) else 1
 
 
 def read_config(run: Path) -> Config:
@@ -214,16 +239,15 @@ def create(
     Raises:
         UserError: if it can't be made; nothing is left behind.
     """
-    from safetensors.torch import save
-
     place = out.resolve()
-    hidden = place.with_name(f".{place.name}.{os.getpid()}")
+    remove_hidden(place)
+    hidden = place.with_name(f".{place.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         hidden.mkdir(parents=True)
         make_directories(hidden)
         files.write_json(hidden / ENVIRONMENT, environment)
         files.write_json(hidden / DATA, data)
-        files.write(hidden / PREPROCESS, save(preprocess))
+        files.write(hidden / PREPROCESS, seal_tensors(preprocess))
         for name in LOGS:
             files.write(hidden / name, b"")
         write_config(hidden, config)
@@ -233,6 +257,50 @@ def create(
         raise UserError(f"{out}: can't be made: {error.strerror or error}") from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def remove_hidden(out: Path) -> None:
+    """Removes folders that `create` left beside a run folder when it was killed."""
+    place = out.resolve()
+    start = f".{place.name}."
+    for path in place.parent.glob(f"{glob.escape(start)}*"):
+        host, _, number = path.name.removeprefix(start).rpartition(".")
+        if not (number.isdecimal() and path.is_dir() and host in ("", socket.gethostname())):
+            continue
+        if not _is_alive(int(number)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # of another user
+        return True
+    return True
+
+
+def upgrade(run: Path) -> None:
+    """Gives the files of an older schema that can be read checksums, before its config is written.
+
+    Checkpoints are left to `checkpoint.migrate`, and logs get theirs in status.json.
+    """
+    for name in (ENVIRONMENT, DATA, STATUS, INSPECTION, TOP5):
+        with contextlib.suppress(ValueError):
+            files.write_json(run / name, files.read_json(run / name))
+    weights = [run / PREPROCESS, run / WEIGHTS, *(run / CHECKPOINTS).glob("*.safetensors")]
+    for path in [*weights, *snapshots.find(run).values()]:
+        with contextlib.suppress(ValueError):
+            tensors, about = read_tensors(path)
+            files.write(path, seal_tensors(tensors, **about))
+
+
+def sweep(run: Path) -> None:
+    """Removes what killed processes left half written in and beside a run folder."""
+    remove_hidden(run)
+    for directory in (run, run / CHECKPOINTS, run / snapshots.FOLDER):
+        files.remove_temporary(directory)
 
 
 def write_config(run: Path, config: Config) -> None:

@@ -7,14 +7,21 @@ the next; it is kept apart so that the metrics of a resumed run are equal byte f
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab.reading import open_regular, parse_lines, read_bytes
+from mpelu.lab.run.checksums import WRONG
+
 METRICS = "metrics.jsonl"
 SPEED = "speed.jsonl"
 LOGS = (METRICS, SPEED)
+LENGTH, DIGEST = "length", "sha256"
+"""What is recorded about a log in status.json, and in checkpoints: bytes, and their SHA-256."""
+_CHUNK = 1 << 20
 
 
 class Log:
@@ -22,22 +29,33 @@ class Log:
 
     Args:
         path: the file.
-        length: bytes of it that are kept; the rest is cut off.
+        length: bytes of it that are kept; `cut` removes the rest.
     """
 
     def __init__(self, path: Path, length: int) -> None:
+        self._hash = _hash(path, length)
         self._file = open(path, "ab")  # noqa: SIM115
-        self._file.truncate(length)
+        self._length = length
+
+    def cut(self) -> None:
+        """Cuts off what isn't kept."""
+        self._file.truncate(self._length)
 
     def write(self, row: dict[str, Any]) -> None:
         """Appends a line and hands it to the operating system."""
-        self._file.write((json.dumps(row) + "\n").encode())
+        line = (json.dumps(row) + "\n").encode()
+        self._file.write(line)
         self._file.flush()
+        self._length += len(line)
+        self._hash.update(line)
 
-    def sync(self) -> int:
-        """Waits until all lines are on the disk; returns the length in bytes."""
+    def sync(self) -> None:
+        """Waits until all lines are on the disk."""
         os.fsync(self._file.fileno())
-        return self._file.tell()
+
+    def record(self) -> dict[str, Any]:
+        """Length in bytes and SHA-256."""
+        return {LENGTH: self._length, DIGEST: self._hash.hexdigest()}
 
     def close(self) -> None:
         """Closes the file. Nothing is lost if that fails: every line has been flushed."""
@@ -45,21 +63,54 @@ class Log:
             self._file.close()
 
 
-def read_rows(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """The rows of a log, and in words what is wrong with it; empty if nothing is."""
+def record_of(path: Path, length: int | None = None) -> dict[str, Any]:
+    """Length and SHA-256 of the first bytes of a log, or of all of it."""
+    length = path.stat().st_size if length is None else length
+    return {LENGTH: length, DIGEST: _hash(path, length).hexdigest()}
+
+
+def check(path: Path, record: dict[str, Any]) -> str:
+    """What is wrong with a log of which a record was kept, in words; empty if nothing is."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if path.stat().st_size < record[LENGTH]:
+            return f"{path.name} is shorter than it was then"
+        if DIGEST not in record:  # of an older version
+            return ""
+        return "" if record_of(path, record[LENGTH]) == record else f"{path.name} {WRONG}"
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{path.name} can't be checked: {error!r}"
+
+
+def read_rows(path: Path, record: object = None) -> tuple[list[dict[str, Any]], str]:
+    """The rows of a log, and in words what is wrong with it; empty if nothing is.
+
+    Args:
+        path: the file.
+        record: what status.json says about it. What comes later in the file isn't returned: it was
+            being written when the run was killed, and is cut off when the run is resumed.
+    """
+    try:
+        data = read_bytes(path)
     except FileNotFoundError:
         return [], f"{path.name} is missing"
-    except OSError as error:
+    except ValueError as error:
         return [], f"{path.name} can't be read: {error}"
-    rows = []
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            row = json.loads(line)
-            if isinstance(row, dict):
-                rows.append(row)
-    damaged = len(lines) - len(rows)
+    problem = ""
+    if isinstance(record, dict) and isinstance(record.get(LENGTH), int):
+        problem = check(path, record)
+        data = data[: record[LENGTH]]
+    rows, damaged = parse_lines(data)
     if damaged:
-        return rows, f"{path.name}: {damaged} of {len(lines)} lines can't be read"
-    return rows, ""
+        problem = f"{path.name}: {damaged} of {len(rows) + damaged} lines can't be read"
+    return rows, problem
+
+
+def _hash(path: Path, length: int) -> Any:
+    total = hashlib.sha256()
+    with open_regular(path) as file:
+        while length > 0 and (block := file.read(min(length, _CHUNK))):
+            total.update(block)
+            length -= len(block)
+    return total

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpelu.activations import TABLE, learnable_parameters
 from mpelu.lab.run import files
+from mpelu.lab.run.checksums import read_tensors, seal_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -46,16 +47,13 @@ def write(run: Path, epoch: int, model: nn.Module) -> None:
     """Writes the snapshot of an epoch, in float32; none if nothing is learnable.
 
     safetensors sorts its tensors by name, so the metadata holds the names in order of depth, each
-    with a tab and its label, such as "α of MPELU". One entry holds it all, because safetensors
-    writes several in any order, and the file has to be the same to the bit.
+    with a tab and its label, such as "α of MPELU".
     """
-    from safetensors.torch import save
-
     found = list(learnable_parameters(model))
     if found:
         order = "\n".join(f"{each.name}\t{' '.join(each.label.split())}" for each in found)
         values = {each.name: each.parameter.detach().float().cpu() for each in found}
-        data = save(values, metadata={"order": order})
+        data = seal_tensors(values, order=order)
         files.write(run / FOLDER / f"epoch-{epoch:04d}.safetensors", data)
 
 
@@ -80,16 +78,14 @@ def read(path: Path, framework: str = "pt") -> Snapshot:
     Raises:
         ValueError: in one line, if the file is damaged.
     """
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, framework=framework) as file:
-            names = sorted(file.keys())
-            lines = (file.metadata() or {}).get("order", "").split("\n")
-            labels = {name: label for name, _, label in (line.partition("\t") for line in lines)}
-            is_ordered = sorted(labels) == names
-            tensors = {name: file.get_tensor(name) for name in (labels if is_ordered else names)}
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise ValueError(f"{FOLDER}/{path.name} can't be read: {error}") from None
+        found, about = read_tensors(path, framework=framework)
+    except ValueError as error:
+        raise ValueError(f"{FOLDER}/{error}") from None
+    names = sorted(found)
+    lines = str(about.get("order", "")).split("\n")
+    labels = {name: label for name, _, label in (line.partition("\t") for line in lines)}
+    is_ordered = sorted(labels) == names
+    tensors = {name: found[name] for name in (labels if is_ordered else names)}
     known = {name: labels.get(name) or _LABELS.get(name.rpartition(".")[2]) for name in tensors}
     return Snapshot(tensors, is_ordered, {name: label for name, label in known.items() if label})

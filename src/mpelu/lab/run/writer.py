@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.run import checkpoint, folder, snapshots
-from mpelu.lab.run.metrics import LOGS, METRICS, SPEED, Log
+from mpelu.lab.run.metrics import LOGS, METRICS, SPEED, Log, record_of
 from mpelu.lab.run.tensorboard import EventWriter
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ class RunWriter:
         write_events: also write TensorBoard events.
 
     Attributes:
-        lengths: bytes of each log that are kept when it is opened; the rest, which is later than
-            the checkpoint that was restored, is cut off.
+        lengths: bytes of each log that are kept; the rest, which is later than the checkpoint that
+            was restored, is cut off.
     """
 
     def __init__(self, run: Path, *, enabled: bool = True, write_events: bool = False) -> None:
@@ -35,10 +35,19 @@ class RunWriter:
         self._logs: dict[str, Log] = {}
         self._events: EventWriter | None = None
 
-    def open(self) -> None:
-        """Opens the logs and cuts them to `lengths`."""
+    def open(self, **status: Any) -> None:
+        """Opens the logs, writes that the run goes on, and cuts the logs to `lengths`.
+
+        In this order, status.json never tells of more than the logs hold.
+
+        Args:
+            **status: as for `status`.
+        """
         if self.enabled:
             self._logs = {name: Log(self.run / name, self.lengths[name]) for name in LOGS}
+            self.status("running", **status)
+            for log in self._logs.values():
+                log.cut()
 
     def metrics(self, row: dict[str, Any]) -> None:
         """Appends a row to metrics.jsonl."""
@@ -63,8 +72,10 @@ class RunWriter:
     def save(self, step: int, contents: dict[str, Any], *, best: bool) -> None:
         """Writes a checkpoint."""
         if self.enabled:
-            lengths = {name: log.sync() for name, log in self._logs.items()}
-            checkpoint.save(self.run, step, {**contents, "lengths": lengths}, best=best)
+            for log in self._logs.values():
+                log.sync()
+            records = {name: log.record() for name, log in self._logs.items()}
+            checkpoint.save(self.run, step, {**contents, "logs": records}, best=best)
 
     def weights(self, weights: Mapping[str, Tensor]) -> None:
         """Writes the final weights."""
@@ -72,9 +83,14 @@ class RunWriter:
             checkpoint.write_weights(self.run, weights)
 
     def status(self, state: str, **values: Any) -> None:
-        """Writes status.json."""
+        """Writes status.json, with length and checksum of each log."""
         if self.enabled:
-            folder.write_status(self.run, state, **values)
+            logs = {name: log.record() for name, log in self._logs.items()} or {
+                name: record_of(self.run / name, length) for name, length in self.lengths.items()
+            }
+            if (self.run / folder.HISTORY).exists():
+                logs[folder.HISTORY] = record_of(self.run / folder.HISTORY)
+            folder.write_status(self.run, state, **values, logs=logs)
 
     def close(self) -> None:
         """Closes what is open, however the run ended."""

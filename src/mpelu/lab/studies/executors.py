@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from mpelu.lab.errors import UserError, one_line, plural
+from mpelu.lab.reading import parse_object
 from mpelu.lab.studies.job import GRACE, Job, JobOutcome, failed, perform
 
 RETRIES = 3
@@ -115,8 +115,8 @@ def _converse(process: subprocess.Popen[str], job: Job) -> str:
 
 def _answer(job: Job, out: str, code: int, losses: int) -> JobOutcome:
     times = plural(losses, "time")
-    with contextlib.suppress(ValueError, IndexError, TypeError, RecursionError):
-        outcome = JobOutcome(**json.loads(out.strip().splitlines()[-1]))
+    with contextlib.suppress(ValueError, IndexError, TypeError):
+        outcome = JobOutcome(**parse_object(out.strip().splitlines()[-1]))
         again = f" (its process was killed {times} and it continued)" if losses else ""
         return replace(outcome, message=f"{outcome.message}{again}")
     reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"

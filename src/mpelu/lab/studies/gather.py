@@ -95,7 +95,10 @@ def examine(named: NamedRun, path: Path) -> FoundRun:
 
 
 def _damage(run: Run) -> str:
-    """What a run that has ended lacks for a table; empty if nothing."""
+    """What is wrong with a run that has ended, or lacks for a table; empty if nothing."""
+    for problem in run.problems:
+        if not problem.startswith(runs.ENVIRONMENT):  # of which no number is made
+            return problem
     if run.status["state"] == "finished":
         for name in ("test_error", "best_error"):
             if not is_number(run.status.get(name)):

@@ -16,6 +16,7 @@ from typing import Any
 
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, one_line
+from mpelu.lab.reading import parse_object
 from mpelu.lab.run import folder as runs
 from mpelu.lab.run.lock import wait_until_free
 
@@ -36,7 +37,7 @@ class Job:
 
     @classmethod
     def from_json(cls, text: str) -> Job:
-        values = json.loads(text)
+        values = parse_object(text)
         config = Config.from_values(values["config"])
         return cls(name=values["name"], config=config, folder=values["folder"])
 

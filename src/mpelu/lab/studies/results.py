@@ -87,6 +87,8 @@ class Result:
     rows: tuple[tuple[Cell, ...], ...]
     compare: tuple[tuple[int, int], ...] = ()
     """Pairs of columns to compare: the paper's value and the measured one. None in a smoke test."""
+    headline: str = ""
+    """The result in a sentence, where it is no table of the paper."""
     notes: tuple[str, ...] = ()
     plots: tuple[Plot, ...] = ()
     figures: tuple[str, ...] = ()
@@ -119,6 +121,7 @@ class Result:
             "header": self.header,
             "rows": [[cell.to_json() for cell in row] for row in self.rows],
             "compare": self.compare,
+            "headline": self.headline,
             "notes": self.notes,
             "plots": [asdict(plot) for plot in self.plots],
             "figures": self.figures,
@@ -145,7 +148,10 @@ def markdown(result: Result) -> str:
     lines = [f"# {result.study}: {result.title}", ""]
     if result.is_smoke:
         lines += [f"**{SMOKE}**", ""]
-    lines.append(f"Scale: {result.scale}, {plural(result.seeds, 'seed')} per setting.")
+    if result.headline:
+        lines.append(f"{result.headline}.")
+    else:
+        lines.append(f"Scale: {result.scale}, {plural(result.seeds, 'seed')} per setting.")
     if result.shrunk:
         lines.append(f"Scaled down: {', '.join(result.shrunk)}.")
     lines += ["", line(result.header), line(["---"] * len(result.header))]
@@ -174,7 +180,10 @@ def show(result: Result, console: Console) -> None:
     if header[-1] == SHRUNK and not fits(header, rows, console.width):
         header, rows = header[:-1], [row[:-1] for row in rows]
         notes = [*_shrunk_notes(result), *notes]
-    console.print(f"\n{result.study}, {result.scale}: {result.title}", markup=False)
+    name = result.study if result.headline else f"{result.study}, {result.scale}"
+    console.print(f"\n{name}: {result.title}", markup=False)
+    if result.headline:
+        console.print(result.headline, style="bold", markup=False)
     if result.is_smoke:
         console.print(SMOKE, style="bold", markup=False)
     if result.shrunk:

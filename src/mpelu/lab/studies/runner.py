@@ -35,6 +35,8 @@ class StudyEvent:
     """Whether a run failed or was left out."""
     result: Result | None = None
     """The result of a study, once it is written."""
+    total: int = 0
+    """Number of runs to execute, if one of them has ended; otherwise 0."""
 
 
 def run(
@@ -168,7 +170,7 @@ def _execute(
             is_problem = outcome.state == "failed"
             verdict = " failed" if is_problem else ""
             text = f"{study.name} {count}/{len(jobs)} {outcome.name}{verdict}: {outcome.message}"
-            yield StudyEvent(text=text, is_problem=is_problem)
+            yield StudyEvent(text=text, is_problem=is_problem, total=len(jobs))
 
 
 def _executor(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -86,6 +87,35 @@ class LogDisplay(Display):
         log.info("%s", test_line(row))
 
 
+class SteadyStream:
+    """A text stream whose failures don't end a run: what can't be written is dropped.
+
+    A pipe whose reader has left, a terminal that was closed and a full disk are no reason to stop
+    training. Characters that the stream can't encode become "?".
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except UnicodeError:
+            encoding = getattr(self._stream, "encoding", None) or "ascii"
+            with contextlib.suppress(OSError, ValueError):
+                self._stream.write(text.encode(encoding, "replace").decode(encoding))
+        except (OSError, ValueError, AttributeError):  # broken, closed or missing
+            pass
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Lines(Display):
     """Prints plain lines: one per log entry and one per test."""
 
@@ -138,7 +168,7 @@ class Bar(Lines):
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
-        console = Console(highlight=False)
+        console = Console(file=SteadyStream(sys.stdout), highlight=False)  # type: ignore[arg-type]
         columns: list[ProgressColumn] = [TextColumn("{task.fields[numbers]}")]
         if console.width >= self._WIDE:
             columns = [
@@ -199,7 +229,7 @@ def show_download(name: str, total: int | None) -> Iterator[Callable[[int], None
         progress.BarColumn(bar_width=20),
         progress.DownloadColumn(),
         progress.TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(file=SteadyStream(sys.stderr)),  # type: ignore[arg-type]
     )
     task = bar.add_task(name, total=total)
     with bar:
@@ -232,10 +262,7 @@ def test_line(row: dict[str, Any]) -> str:
 
 def _print(text: str, stream: Any) -> None:
     """Prints a line; a closed pipe or a missing stream doesn't end the run."""
-    try:
-        print(text, file=stream, flush=True)
-    except (OSError, ValueError):
-        log.info("%s", text)
+    print(text, file=SteadyStream(stream), flush=True)
 
 
 def _duration(seconds: float) -> str:

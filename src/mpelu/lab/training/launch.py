@@ -17,7 +17,7 @@ from mpelu.lab.config import FIELDS, Config, differing
 from mpelu.lab.environment import changed, describe_process
 from mpelu.lab.errors import UserError, flag
 from mpelu.lab.references import check_trusted, describe_source, trusted_names
-from mpelu.lab.run import files, folder
+from mpelu.lab.run import checkpoint, files, folder
 from mpelu.lab.run.lock import lock
 from mpelu.lab.run.tensorboard import check_installed
 from mpelu.lab.schedules import LENGTH_FREE
@@ -25,7 +25,7 @@ from mpelu.lab.training.describe import describe_run
 from mpelu.lab.training.display import Display, LogDisplay
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.session import session
-from mpelu.lab.training.trained import check_data
+from mpelu.lab.training.trained import check_data, naming
 from mpelu.lab.training.trainer import Outcome, Trainer
 
 
@@ -109,12 +109,16 @@ def resume(
     if tensorboard:
         check_installed()
     with session(config) as world, _locked(world, run):
+        world.on_main(lambda: _sweep(run))
         ended = world.gather(_outcome(run))[0]
         if ended is not None and (ended.state == "diverged" or not _is_longer(before, config)):
             if world.is_main:
                 (display or LogDisplay()).note(f"{run} has already ended: {ended.message}")
             return ended
-        return _continue(Trainer(config, run, world, display, mirror, tensorboard), before)
+        free = {name for name, info in FIELDS.items() if not info.decides}  # can be given
+        with naming(run, {*free, *(changes or ())}):
+            trainer = Trainer(config, run, world, display, mirror, tensorboard)
+        return _continue(trainer, before)
 
 
 # In functions of their own, so that the network, wrapped in DistributedDataParallel, is gone before
@@ -146,7 +150,11 @@ def _begin(trainer: Trainer) -> Outcome:
 def _continue(trainer: Trainer, before: Config) -> Outcome:
     run, world = trainer.run, trainer.world
     world.on_main(lambda: check_data(run, trainer.dataset))
-    recorded = folder.read_object(run, folder.ENVIRONMENT)
+    recorded: dict[str, Any] = {}
+    try:
+        recorded = files.read_json(run / folder.ENVIRONMENT)
+    except ValueError as error:
+        trainer.display.warning(f"{run}: {error}")
     now = _environment(trainer)
     _check_code(run, recorded.get("code"), now["code"], trainer.display)
     differences = changed(recorded, now)
@@ -208,10 +216,20 @@ def _record_resume(run: Path, step: int, before: Config, config: Config) -> None
     changes = {name: getattr(config, name) for name in differing(before, config)}
     event = "extended" if _is_longer(before, config) else "resumed"
     folder.add_history(run, event, step=step, changes=changes)
-    if changes:
+    is_older = folder.read_schema(run) < folder.SCHEMA
+    if is_older:
+        folder.upgrade(run)
+    if changes or is_older:
         folder.write_config(run, config)
     if event == "extended":
         folder.remove_weights(run)  # no longer those of the end
+
+
+def _sweep(run: Path) -> None:
+    """Removes what processes left in the folder when they were killed."""
+    with files.reporting_disk_errors(run):
+        folder.sweep(run)
+        checkpoint.sweep(run)
 
 
 def _outcome(run: Path) -> Outcome | None:

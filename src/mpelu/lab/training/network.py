@@ -17,6 +17,7 @@ from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, one_line, plural
 from mpelu.lab.references import is_reference
 from mpelu.lab.training.seeds import derive
+from mpelu.lab.training.swapping import swap_activations
 from mpelu.models import registry
 from mpelu.models.activations import resolve
 
@@ -36,13 +37,23 @@ def check_name(config: Config) -> None:
 
 
 def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
-    """The network as `mpelu.models` builds it, for data of these classes, channels and size.
+    """The network as `mpelu.models` or the user's own code builds it, for data of these classes,
+    channels and size, with the activation that the config may put in place of its own.
 
     Raises:
         UserError: for an unknown network or option, or one that doesn't fit the data.
     """
-    if is_reference(config.model):
-        return _create_own(config, classes, channels, size)
+    make = _create_own if is_reference(config.model) else _create_known
+    model = make(config, classes, channels, size)
+    if config.convert is None:
+        return model
+    try:
+        return swap_activations(model, torch.zeros(2, channels, size, size), config.convert).model
+    except ValueError as error:
+        raise UserError(one_line(error), field="convert") from error
+
+
+def _create_known(config: Config, classes: int, channels: int, size: int) -> nn.Module:
     options = dict(config.model_options)
     for name in _OWN_FIELDS:
         if name in options:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mpelu.lab import data
@@ -16,7 +16,8 @@ from mpelu.lab.config import Config
 from mpelu.lab.data.registry import find
 from mpelu.lab.errors import UserError, choose
 from mpelu.lab.references import check_trusted
-from mpelu.lab.run import checkpoint, folder
+from mpelu.lab.run import checkpoint, files, folder
+from mpelu.lab.run.checksums import read_tensors
 from mpelu.lab.training import network
 from mpelu.lab.training.distributed import device_for
 
@@ -67,19 +68,22 @@ def load_network(
     choose("weights", weights, folder.WEIGHT_CHOICES)
     run = Path(run)
     config = folder.read_config(run)
-    check_trusted(run, config.references, trust, ("model", "activation"))
-    about = folder.read_object(run, folder.DATA)
+    check_trusted(run, config.references, trust, ("model", "activation", "convert"))
+    about = _read_data(run)
     try:
         classes = tuple(about["classes"])
         channels, size = about["channels"], about["size"]
         if not find(config.data).image_size:  # only the data says it
             config = replace(config, image_size=about["image_size"])
-        fitted = load_file(run / folder.PREPROCESS)
     except (KeyError, TypeError) as error:
         raise UserError(f"{run}: {folder.DATA} is missing or damaged ({error})") from error
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{run}: {folder.PREPROCESS} is missing or damaged ({error})") from error
-    model = network.create(config, len(classes), channels, size)
+    try:
+        fitted, _ = read_tensors(run / folder.PREPROCESS)
+    except ValueError as error:
+        raise UserError(f"{run}: {error}") from error
+    with naming(run):
+        model = network.create(config, len(classes), channels, size)
+        preprocess = data.restore_preprocess(config, fitted, channels)
     source, values = _read_weights(run, weights)
     try:
         model.load_state_dict(values)
@@ -96,13 +100,13 @@ def load_network(
         classes=classes,
         channels=channels,
         size=size,
-        preprocess=data.restore_preprocess(config, fitted, channels).to(place),
+        preprocess=preprocess.to(place),
     )
 
 
 def check_data(run: Path, dataset: data.Dataset) -> None:
     """Raises UserError unless the data is what the run was trained on."""
-    before = folder.read_object(run, folder.DATA).get("fingerprint")
+    before = _read_data(run).get("fingerprint")
     if before is None:
         raise UserError(f"{run}: {folder.DATA} is missing or damaged")
     if before != dataset.fingerprint:
@@ -112,13 +116,31 @@ def check_data(run: Path, dataset: data.Dataset) -> None:
         )
 
 
+@contextlib.contextmanager
+def naming(run: Path, given: Collection[str] = ()) -> Iterator[None]:
+    """Errors about a run's config name the run, unless they are about a field the user gave."""
+    try:
+        yield
+    except UserError as error:
+        if error.field in given or str(error).startswith(str(run)):
+            raise
+        raise UserError(f"{run}: {error}") from error
+
+
+def _read_data(run: Path) -> dict[str, Any]:
+    try:
+        return files.read_json(run / folder.DATA)
+    except ValueError as error:
+        raise UserError(f"{run}: {error}") from None
+
+
 def _read_weights(run: Path, weights: str) -> tuple[Path, dict[str, Tensor]]:
     final = run / folder.WEIGHTS
     if weights == "final" and final.exists():
         try:
-            return final, load_file(final)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{final}: expected weights, got {error}") from error
+            return final, read_tensors(final).tensors
+        except ValueError as error:
+            raise UserError(f"{run}: {error} (mpelu verify tells what can be used)") from error
     paths = list(checkpoint.candidates(run))
     if weights == "best":
         paths = [path for path in paths if path.stem == "best"]

@@ -18,7 +18,7 @@ from mpelu.lab import data
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.run import checkpoint, files, folder
-from mpelu.lab.run.metrics import LOGS
+from mpelu.lab.run.metrics import LENGTH, LOGS, check
 from mpelu.lab.run.writer import RunWriter
 from mpelu.lab.training import network
 from mpelu.lab.training.display import Display, LogDisplay, Progress
@@ -157,7 +157,7 @@ class Trainer:
         """Trained on in that time."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds, besides the lengths of the logs."""
+        """What a checkpoint holds, besides what it says about the logs."""
         step = self.state.step
         return {
             "config": self.config.fingerprint(),
@@ -180,8 +180,8 @@ class Trainer:
             if contents["config"] != self.config.fingerprint():
                 raise checkpoint.CheckpointError(checkpoint.OTHER_SETTINGS)
             for name in LOGS:
-                if (self.run / name).stat().st_size < contents["lengths"][name]:
-                    raise checkpoint.CheckpointError(f"{name} is shorter than it was then")
+                if problem := check(self.run / name, contents["logs"][name]):
+                    raise checkpoint.CheckpointError(problem)
             self.model.load_state_dict(contents["model"])
             if self.result is not self.model:
                 self.result.load_state_dict(contents["averaged"])
@@ -189,7 +189,7 @@ class Trainer:
             if self.gradient_step.scaler.is_enabled():
                 self.gradient_step.scaler.load_state_dict(contents["scaler"])
             self.state = State.from_values(contents["state"])
-            self.writer.lengths = dict(contents["lengths"])
+            self.writer.lengths = {name: contents["logs"][name][LENGTH] for name in LOGS}
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
             raise checkpoint.CheckpointError(str(error).splitlines()[0]) from None
 
@@ -206,8 +206,6 @@ class Trainer:
         """
         if self.world.is_main:
             folder.make_directories(self.run)
-            files.remove_temporary(self.run)
-            files.remove_temporary(self.run / folder.CHECKPOINTS)
         unusable: list[Path] = []
         found: dict[str, Any] = {}
         for path in list(checkpoint.candidates(self.run)):
@@ -235,9 +233,8 @@ class Trainer:
         """Trains to the end, or until a signal or a divergence stops it."""
         try:
             with files.reporting_disk_errors(self.run), stop_signals(self.signals):
-                self.writer.open()
+                self.writer.open(**self._status(""))
                 self.display.start(self.state.step, self.schedule.steps)
-                self._write_status("running", "")
                 return self._outcome_of(self._loop())
         except BaseException as error:
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
@@ -376,6 +373,7 @@ class Trainer:
             "lr": lr,
         }
         self.writer.metrics(row)
+        self._write_status("running", "")
         self.display.test(row)
 
     def _row(self, kind: str) -> dict[str, Any]:
@@ -387,18 +385,19 @@ class Trainer:
         return self.images / max(self.seconds, 1e-9)
 
     def _write_status(self, state: str, message: str, **more: Any) -> None:
+        self.writer.status(state, **self._status(message), **more)
+
+    def _status(self, message: str) -> dict[str, Any]:
         now = self.state
-        self.writer.status(
-            state,
-            step=now.step,
-            steps=self.schedule.steps,
-            epoch=self.schedule.epoch(now.step),
-            message=message,
-            test_error=now.test_error,
-            best_error=now.best_error,
-            best_step=now.best_step,
-            **more,
-        )
+        return {
+            "step": now.step,
+            "steps": self.schedule.steps,
+            "epoch": self.schedule.epoch(now.step),
+            "message": message,
+            "test_error": now.test_error,
+            "best_error": now.best_error,
+            "best_step": now.best_step,
+        }
 
     def _outcome_of(self, ended: Divergence | int | None) -> Outcome:
         """Writes and shows how the run ended."""

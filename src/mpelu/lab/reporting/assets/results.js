@@ -4,6 +4,8 @@ const SMOKE =
   "A smoke test: a few steps on toy data, to show that everything runs. " +
   "The numbers are not measurements.";
 
+const LONG = 12;
+
 function resultsSection(results) {
   if (!results.length) return null;
   const name = (result) =>
@@ -15,7 +17,7 @@ function resultsSection(results) {
   );
   return section(
     "results",
-    "Paper and measurement",
+    results.some(({ headline }) => headline) ? "Results" : "Paper and measurement",
     results.length > 2 ? el("nav", { "aria-label": "Tables" }, el("ul", {}, links)) : null,
     results.map(resultPart),
   );
@@ -36,6 +38,21 @@ function resultPart(result, index) {
     ["seeds", result.seeds === null ? "unknown" : String(result.seeds)],
     ["data", result.data || "unknown"],
   ];
+  const rows = result.rows.length ? resultTable(id, result) : null;
+  const notes = result.notes.length
+    ? el(
+        "ul",
+        { class: "note" },
+        result.notes.map((note) => el("li", {}, note)),
+      )
+    : null;
+  const plots = result.plots.length
+    ? el(
+        "div",
+        { class: "grid" },
+        result.plots.map((plot, i) => resultPlot(`${id}-plot-${i}`, plot)),
+      )
+    : null;
   return el(
     "article",
     { id, "aria-labelledby": `${id}-title` },
@@ -44,30 +61,19 @@ function resultPart(result, index) {
       { id: `${id}-title` },
       result.title ? `${result.recipe}: ${result.title}` : result.recipe,
     ),
-    el(
-      "p",
-      { class: "facts" },
-      facts.map(([name, value]) => el("span", {}, `${name}: `, el("b", {}, value))),
-    ),
+    result.headline
+      ? el("p", { class: "headline" }, result.headline)
+      : el(
+          "p",
+          { class: "facts" },
+          facts.map(([name, value]) => el("span", {}, `${name}: `, el("b", {}, value))),
+        ),
     result.smoke ? el("p", { class: "smoke" }, SMOKE) : null,
     result.shrunk.length
       ? el("p", { class: "note" }, `Reduced from the paper: ${result.shrunk.join("; ")}.`)
       : null,
-    result.rows.length ? resultTable(id, result) : null,
-    result.notes.length
-      ? el(
-          "ul",
-          { class: "note" },
-          result.notes.map((note) => el("li", {}, note)),
-        )
-      : null,
-    result.plots.length
-      ? el(
-          "div",
-          { class: "grid" },
-          result.plots.map((plot, i) => resultPlot(`${id}-plot-${i}`, plot)),
-        )
-      : null,
+    // A long table comes last.
+    result.headline && result.rows.length > LONG ? [notes, plots, rows] : [rows, notes, plots],
   );
 }
 
@@ -92,7 +98,12 @@ function resultTable(id, result) {
     );
   });
   return [
-    table(`${id}-table`, `${result.recipe} (${result.scale})`, columns, cells),
+    table(
+      `${id}-table`,
+      result.headline ? result.recipe : `${result.recipe} (${result.scale})`,
+      columns,
+      cells,
+    ),
     compared.size
       ? el(
           "p",

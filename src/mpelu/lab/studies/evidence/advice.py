@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.studies.evidence import table
-from mpelu.lab.studies.evidence.setting import ACTIVATIONS, NORMALIZED, shrink
+from mpelu.lab.studies.evidence.setting import ACTIVATIONS, LEARNING_RATES, NORMALIZED, shrink
 from mpelu.lab.studies.study import Setting, Study
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def shared(channels: int) -> MPELU:
 
 
 def settings(source: str) -> list[Setting]:
-    base = replace(NORMALIZED, **ACTIVATIONS["mpelu"])
+    base = replace(NORMALIZED, lr=LEARNING_RATES["mpelu"], **ACTIVATIONS["mpelu"])
     return [
         Setting(name=name, labels=(label,), paper="", config=replace(base, **change))
         for name, (label, change) in CHANGES.items()

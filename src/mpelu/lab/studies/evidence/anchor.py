@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from mpelu.lab.studies.evidence import table
-from mpelu.lab.studies.evidence.setting import ANCHOR, arms, shrink
+from mpelu.lab.studies.evidence.setting import ANCHOR, LEARNING_RATES, arms, shrink
 from mpelu.lab.studies.study import Setting, Study
 
 
 def settings(source: str) -> list[Setting]:
-    return arms(ANCHOR, ("relu", "mpelu"))
+    return arms(ANCHOR, ("relu", "mpelu"), LEARNING_RATES)
 
 
 STUDY = Study(

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from mpelu.lab.studies.evidence import table
-from mpelu.lab.studies.evidence.setting import ACTIVATIONS, NORMALIZED, arms, shrink
+from mpelu.lab.studies.evidence.setting import (
+    ACTIVATIONS,
+    LEARNING_RATES,
+    NORMALIZED,
+    arms,
+    shrink,
+)
 from mpelu.lab.studies.study import Setting, Study
 
 NAMES = tuple(ACTIVATIONS)
 
 
 def settings(source: str) -> list[Setting]:
-    return arms(NORMALIZED, NAMES)
+    return arms(NORMALIZED, NAMES, LEARNING_RATES)
 
 
 STUDY = Study(

@@ -1,4 +1,4 @@
-"""The pilot: four learning rates for ReLU and MPELU in both settings, on a seed of its own."""
+"""The pilot: learning rates for every activation in both settings, on a seed of its own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from mpelu.lab.studies.evidence import table
 from mpelu.lab.studies.evidence.setting import ACTIVATIONS, LABELS, NORMALIZED, UNNORMALIZED, shrink
+from mpelu.lab.studies.evidence.unnormalized import NAMES as WITHOUT_BN
 from mpelu.lab.studies.study import Setting, Study
 
 SETTINGS = {
-    "bn": ("ResNet-20 with batch normalization", NORMALIZED, (0.05, 0.1, 0.2, 0.4)),
-    "no-bn": ("NIN without batch normalization", UNNORMALIZED, (0.02, 0.05, 0.1, 0.2)),
+    "bn": ("ResNet-20 with batch normalization", NORMALIZED, tuple(ACTIVATIONS), (0.2, 0.4, 0.8)),
+    "no-bn": ("NIN without batch normalization", UNNORMALIZED, WITHOUT_BN, (0.05, 0.1, 0.2)),
 }
 
 
@@ -22,9 +23,9 @@ def settings(source: str) -> list[Setting]:
             paper="",
             config=replace(base, lr=lr, **ACTIVATIONS[name]),
         )
-        for kind, (network, base, rates) in SETTINGS.items()
+        for kind, (network, base, activations, rates) in SETTINGS.items()
         for lr in rates
-        for name in ("relu", "mpelu")
+        for name in activations
     ]
 
 

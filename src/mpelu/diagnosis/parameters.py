@@ -1,0 +1,132 @@
+"""Parameters that don't move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpelu.activations import learnable_parameters
+from mpelu.diagnosis.findings import Finding
+
+MOST_STEPS = 1e5
+"""An activation's parameter hardly moves if a change by a tenth takes more steps than this."""
+
+
+def stuck_parameters(
+    model: nn.Module,
+    gradients: dict[str, Tensor | None],
+    optimizer: torch.optim.Optimizer | None,
+    has_loss: bool,
+) -> Iterator[Finding]:
+    """What keeps parameters from learning, a finding for each reason.
+
+    Args:
+        model: whose parameters they are.
+        gradients: of the trained parameters, by name; None for those that nothing depends on.
+        optimizer: that trains them, if it is known.
+        has_loss: whether the gradients are those of a real loss, so that their size counts.
+    """
+    parameters = dict(model.named_parameters())
+    frozen = [name for name, each in parameters.items() if not each.requires_grad]
+    if frozen:
+        yield _remark(f"{_listed(frozen)} don't require gradients, so they don't learn")
+    unused = [name for name, each in gradients.items() if each is None]
+    if unused:
+        yield _remark(f"{_listed(unused)} have no gradient: no output depends on them")
+    learned = {each.name for each in learnable_parameters(model)}
+    still = [
+        name
+        for name, each in gradients.items()
+        if each is not None and (each.dim() > 1 or name in learned) and not each.any()
+    ]
+    if still:
+        yield Finding(
+            kind="parameters",
+            text=f"{_listed(still)} have gradient zero everywhere, so they don't learn",
+            layer=still[0],
+        )
+    if optimizer is not None:
+        yield from _optimized(parameters, gradients, learned, optimizer, has_loss)
+
+
+def _optimized(
+    parameters: dict[str, nn.Parameter],
+    gradients: dict[str, Tensor | None],
+    learned: set[str],
+    optimizer: torch.optim.Optimizer,
+    has_loss: bool,
+) -> Iterator[Finding]:
+    groups = {id(each): group for group in optimizer.param_groups for each in group["params"]}
+    trained = [name for name, each in parameters.items() if each.requires_grad]
+    missing = [name for name in trained if id(parameters[name]) not in groups]
+    if missing:
+        yield Finding(
+            kind="parameters",
+            text=f"{_listed(missing)} aren't in the optimizer, so they don't learn",
+            layer=missing[0],
+        )
+    unmoved = [name for name in trained if groups.get(id(parameters[name]), {}).get("lr") == 0]
+    if unmoved:
+        yield Finding(
+            kind="parameters",
+            text=f"{_listed(unmoved)} have learning rate 0, so they don't learn",
+            layer=unmoved[0],
+        )
+    slow, decayed = [], []
+    for name in trained:
+        gradient, group = gradients.get(name), groups.get(id(parameters[name]))
+        if name not in learned or gradient is None or group is None or not group["lr"]:
+            continue
+        value, size = _size(parameters[name]), _size(gradient)
+        if _steps(value, size if has_loss else 1.0, group, optimizer) > MOST_STEPS:
+            slow.append(name)
+        if has_loss and group.get("weight_decay", 0) * value > size and _is_coupled(optimizer):
+            decayed.append(name)
+    if slow:
+        yield Finding(
+            kind="parameters",
+            text=f"{_listed(slow)} hardly move: with this learning rate, a change by a tenth takes "
+            f"more than {MOST_STEPS:,.0f} steps; mpelu.param_groups gives them a rate of their own",
+            layer=slow[0],
+        )
+    if decayed:
+        yield Finding(
+            kind="parameters",
+            text=f"{_listed(decayed)} are pulled to 0 by weight decay more than the loss moves "
+            "them; mpelu.param_groups(..., decay_mult=0) leaves it out",
+            layer=decayed[0],
+        )
+
+
+def _steps(value: float, gradient: float, group: dict[str, Any], optimizer: Any) -> float:
+    """Steps in one direction that change a value by a tenth, or by 0.1 if it is zero."""
+    step = group["lr"] * (gradient if _is_plain(optimizer) else 1.0)
+    step /= 1 - group.get("momentum", 0.0) if _is_plain(optimizer) else 1.0
+    return 0.1 * (value or 1.0) / step if step > 0 else float("inf")
+
+
+def _is_plain(optimizer: Any) -> bool:
+    """Whether steps are in proportion to gradients, unlike those of Adam."""
+    return isinstance(optimizer, torch.optim.SGD)
+
+
+def _is_coupled(optimizer: Any) -> bool:
+    """Whether weight decay is added to the gradient, so that the two can be compared."""
+    return _is_plain(optimizer)
+
+
+def _size(values: Tensor) -> float:
+    """Root of the mean square."""
+    return values.detach().double().square().mean().sqrt().item()
+
+
+def _remark(text: str) -> Finding:
+    return Finding(kind="remark", text=text)
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

@@ -1,0 +1,126 @@
+"""Which parameter a tensor is, or was computed from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.utils.parametrize import ParametrizationList
+
+
+class Weights:
+    """Which parameter a tensor is, or was computed from by functions of parameters alone.
+
+    Views of packed weights, weights under a parametrization and standardized weights are such
+    tensors.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._names: dict[int, tuple[Tensor, str]] = {}
+        self._derived: dict[int, tuple[Tensor, str, Callable[[], Any]]] = {}
+        self.used: dict[str, str] = {}
+        """The function that last took each parameter, by the parameter's path."""
+        self._scan()
+
+    def name(self, tensor: Tensor) -> str | None:
+        """Path of the parameter, or None for any other tensor."""
+        found = self._names.get(id(tensor)) or self._derived.get(id(tensor))
+        if found is None and isinstance(tensor, nn.Parameter):
+            self._scan()  # FSDP puts whole parameters in place of its shards during a pass
+            found = self._names.get(id(tensor))
+        return None if found is None else found[1]
+
+    def key(self, tensor: Tensor) -> tuple[str, int, torch.Size] | None:
+        """Tells a weight, or part of a packed one, from others; the same in every pass."""
+        name = self.name(tensor)
+        if name is None:
+            return None
+        is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
+        return name, int(tensor.storage_offset()) if is_part else 0, tensor.shape
+
+    def is_computed(self, tensor: Tensor) -> bool:
+        """Whether the tensor was computed from a parameter, rather than being one or part of it."""
+        if id(tensor) not in self._derived or isinstance(tensor._base, nn.Parameter):
+            return False
+        parameter = self._model.get_parameter(self._derived[id(tensor)][1])
+        # Views made below autograd have no base, but share the memory.
+        return bool(place(tensor)[0] != place(parameter)[0])
+
+    def is_trained(self, tensor: Tensor) -> bool:
+        """Whether the parameter that a tensor is, or comes from, is trained."""
+        if id(tensor) in self._names:
+            return tensor.requires_grad
+        name = self.name(tensor)
+        return name is not None and self._model.get_parameter(name).requires_grad
+
+    def derive(self, name: str, output: Any, again: Callable[[], Any]) -> None:
+        """Notes that an output was computed from a parameter, and how to compute it again."""
+        for index, tensor in enumerate([output] if isinstance(output, Tensor) else output):
+            if isinstance(tensor, Tensor) and id(tensor) not in self._names:
+                part = again if isinstance(output, Tensor) else partial(_item, again, index)
+                # Kept alive, so that no other tensor gets the same id.
+                self._derived[id(tensor)] = tensor, name, part
+
+    def derive_like(self, tensor: Tensor, other: Tensor) -> None:
+        """Notes that another tensor was computed as one that is noted already."""
+        found = self._derived.get(id(tensor))
+        if found is not None:
+            self._derived[id(other)] = other, found[1], found[2]
+
+    def again(self, tensor: Tensor) -> Tensor:
+        """The tensor computed again from the parameters as they are now."""
+        derived = self._derived.get(id(tensor))
+        return tensor if derived is None else derived[2]()
+
+    def has_state(self, name: str) -> bool:
+        """Whether a parametrization of the parameter keeps buffers, as a spectral norm does."""
+        owner = self._model.get_submodule(name.rpartition(".")[0])
+        return isinstance(owner, ParametrizationList) and any(True for _ in owner.buffers())
+
+    def exponent(self, tensor: Tensor) -> float:
+        """The power of its parameter's scale that a computed weight follows.
+
+        1 for a multiple of the parameter; 0 for a standardized or normalized weight, whose scale
+        doesn't depend on that of the parameter.
+        """
+        name = self.name(tensor)
+        if name is None or id(tensor) not in self._derived or _is_fake(tensor):
+            return 1.0
+        parameter = self._model.get_parameter(name)
+        before = self.again(tensor).norm().item()
+        parameter.data.mul_(2)
+        try:
+            after = self.again(tensor).norm().item()
+        finally:
+            parameter.data.div_(2)  # exact, since a power of two
+        return math.log2(after / before) if before > 0 and after > 0 else 1.0
+
+    def _scan(self) -> None:
+        for name, parameter in self._model.named_parameters():
+            self._names.setdefault(id(parameter), (parameter, name))
+
+
+def _item(again: Callable[[], Any], index: int) -> Any:
+    return again()[index]
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    return isinstance(tensor, FakeTensor)
+
+
+def place(tensor: Tensor) -> tuple[Any, ...]:
+    """Where a tensor lies: equal for two objects that are one and the same view of one memory."""
+    if tensor.layout != torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return (id(tensor),)
+    return (
+        tensor.untyped_storage()._cdata,
+        tensor.storage_offset(),
+        tuple(tensor.shape),
+        tensor.stride(),
+    )

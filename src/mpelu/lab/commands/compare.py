@@ -1,0 +1,155 @@
+"""`mpelu compare`: the same model with several activations, trained alike."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mpelu.lab.commands.options import add_config, given
+from mpelu.lab.commands.reproduce import (
+    INTERRUPTED,
+    TERMINATED,
+    Terminated,
+    add_execution,
+    execution_of,
+    terminable,
+)
+from mpelu.lab.errors import UserError
+
+_FIELDS = (
+    "data_dir", "model_options", "batch_size", "optimizer", "lr", "weight_decay", "schedule",
+    "warmup", "augment", "train_limit", "test_limit",
+)  # fmt: skip
+_EXAMPLES = """\
+examples:
+  mpelu compare mine:net --data digits --activations relu,mpelu --seeds 5 --budget 5m
+  mpelu compare mine:net --data photos --activations own,elu,mpelu --budget '2000 steps'
+  mpelu compare mine:net --data cifar10 --data-dir ~/data --inits own,exact --budget 8h"""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "compare",
+        description="Train the same model with several activations, and say whether they\n"
+        "differ.\n\n"
+        "Runs with the same seed have the same initial weights and batches. Run the\n"
+        "same command again after an interruption: it goes on where it was.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument(
+        "model", metavar="NAME", help="package.module:factory, or a network of `mpelu models`"
+    )
+    parser.add_argument(
+        "--data", required=True, metavar="DATA",
+        help="digits, cifar10, cifar100, a directory of images or arrays, or "
+        "package.module:factory",
+    )  # fmt: skip
+    parser.add_argument(
+        "--activations", default="own,mpelu", metavar="LIST",
+        help="names with commas between; own is the model as it comes. The others are compared "
+        "with the first (default: own,mpelu)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--inits", default="own", metavar="LIST",
+        help="initializations, each for every activation: own, exact, taylor, msra, xavier, "
+        "gaussian, lsuv (default: own)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seeds", type=int, default=5, metavar="N", help="runs per activation (default: 5)"
+    )
+    parser.add_argument(
+        "--budget", default="30m", metavar="TIME",
+        help="time for everything, such as 90s, 30m or 8h, or steps per run, such as '500 steps' "
+        "(default: 30m)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="output directory (default: out/compare/NAME)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print only the verdict")
+    add_execution(parser, "one per core")
+    add_config(parser.add_argument_group("training, the same for all"), _FIELDS)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from mpelu.lab.config import Config
+    from mpelu.lab.studies import runner
+    from mpelu.lab.yours import comparison
+    from mpelu.lab.yours.verdict import summarize
+
+    fields = given(arguments)
+    for name in ("model", "data"):  # not the options of a run
+        fields.pop(name, None)
+    if "schedule" not in fields:
+        fields["schedule"] = "cosine"
+    place = comparison.data_of(arguments.data, fields.pop("data_dir", None))
+    config = Config(model=arguments.model, **{**fields, **place})
+    default = Path("out/compare") / arguments.model.replace(":", ".")
+    execution = execution_of(
+        arguments, out=arguments.out or default, jobs=arguments.jobs or os.cpu_count() or 1
+    )
+    jobs = execution.jobs or 1
+    say = _say if not arguments.quiet else _quiet
+    chosen = comparison.plan(
+        config,
+        [each.strip() for each in arguments.activations.split(",") if each.strip()],
+        [each.strip() for each in arguments.inits.split(",") if each.strip()],
+        arguments.seeds,
+        arguments.budget,
+        jobs,
+        execution.out,
+        say,
+    )
+    say(f"{chosen.config.iterations} steps per run, {jobs} at a time")
+    code, done, began, result = 0, 0, time.monotonic(), None
+    events = runner.run([chosen.study(summarize)], chosen.options(), execution)
+    try:
+        with terminable(), contextlib.closing(events):
+            for event in events:
+                if event.result is not None:
+                    result = event.result
+                    continue
+                text = event.text
+                if event.total:
+                    done += 1
+                    text += _left(began, done, event.total)
+                (_say if event.is_problem else say)(text)
+                code = max(code, int(event.is_problem))
+    except KeyboardInterrupt as error:
+        print("interrupted; run the same command again to continue", flush=True)
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    if result is None:
+        raise UserError("compare: expected runs that ended, got none")
+    _show(result, execution.out)
+    return code
+
+
+def _show(result: Any, out: Path) -> None:
+    from mpelu.lab.commands.output import console
+    from mpelu.lab.reporting import write_report
+    from mpelu.lab.studies import results
+
+    results.show(result, console())
+    print(write_report(out, out).page)
+
+
+def _left(began: float, done: int, total: int) -> str:
+    """The time left, from that of the runs so far."""
+    from mpelu.lab.studies.estimate import duration
+
+    if done == total:
+        return ""
+    return f"; about {duration((time.monotonic() - began) / done * (total - done))} left"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _quiet(text: str) -> None:
+    """Says nothing."""

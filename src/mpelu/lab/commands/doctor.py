@@ -1,0 +1,109 @@
+"""`mpelu doctor`: why a network doesn't train."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from mpelu.lab.commands.options import add_config, given
+from mpelu.lab.errors import UserError
+
+_EXAMPLES = """\
+examples:
+  mpelu doctor mine:net --input 3x224x224
+  mpelu doctor torchvision.models:resnet18 --input 3x224x224 --out doctor
+  mpelu doctor mine:net --data cifar10 --data-dir ~/data --json
+
+The exit code is 1 if something is wrong."""
+_FIELDS = ("data_dir", "model_options", "activation", "init", "seed")
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "doctor",
+        description="Say in a sentence why a network doesn't train: where its signal dies or\n"
+        "explodes, whether the gradient arrives, which units are dead, and what each\n"
+        "initialization would give. The network is measured on one batch.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument(
+        "model", metavar="NAME", help="package.module:factory, or a network of `mpelu models`"
+    )
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        metavar="SHAPE",
+        help="shape of each input without the batch, such as 3x224x224; the values are random",
+    )
+    parser.add_argument(
+        "--samples", type=int, metavar="N", help="size of the batch (default: up to 32)"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="also write the figure and a page to this directory"
+    )
+    with_data = parser.add_argument_group("on data, instead of --input")
+    add_config(with_data, ("data", *_FIELDS))
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    fields = given(arguments)
+    # A positional argument, which isn't the option of a run.
+    fields.pop("model", None)
+    has_data = "data" in fields
+    if has_data == (arguments.input is not None):
+        raise UserError(
+            f"doctor: expected --input or --data, got {'both' if has_data else 'neither'}"
+        )
+    if not has_data and fields:
+        raise UserError("needs --data", field=next(iter(fields)))
+
+    from mpelu.lab.commands.output import console
+    from mpelu.lab.tables import make_table
+    from mpelu.lab.yours import doctor
+
+    if has_data:
+        from mpelu.lab.config import Config
+
+        config = Config(model=arguments.model, **fields)
+        found, inputs = doctor.diagnose_config(config, arguments.samples, _say(arguments))
+    else:
+        shapes = [doctor.parse_shape(each) for each in arguments.input]
+        found, inputs = doctor.diagnose_model(
+            arguments.model, shapes, arguments.samples, _say(arguments)
+        )
+    title = f"{arguments.model}, {inputs}"
+    page = None if arguments.out is None else doctor.write_page(found, title, arguments.out)
+    if arguments.json:
+        print(doctor.to_json(found), end="")
+    else:
+        print(found.sentence)
+        for finding in found.findings:
+            if finding.text not in found.sentence:
+                print(f"- {finding.text}")
+        screen = console()
+        print(f"\n{title}")
+        for header, rows, right in (
+            (doctor.HEADER, [doctor.cells(row) for row in found.rows], range(2, 7)),
+            (doctor.UNITS_HEADER, doctor.unit_cells(found), range(3, 6)),
+            (doctor.TRIAL_HEADER, doctor.trial_cells(found), range(1, 4)),
+        ):
+            if rows:
+                screen.print(make_table(header, rows, screen.width, right=right))
+                print()
+        if page is not None:
+            print(page)
+    return 0 if found.is_healthy else 1
+
+
+def _say(arguments: argparse.Namespace) -> Any:
+    """Shows what goes on, in a terminal."""
+
+    def say(text: str) -> None:
+        if sys.stderr.isatty() and not arguments.json:
+            print(f"{text} ...", file=sys.stderr, flush=True)
+
+    return say

@@ -1,0 +1,353 @@
+"""The same model with several activations, trained alike: the plan, the runs and the verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpelu import activations
+from mpelu.lab.config import INIT, Config
+from mpelu.lab.data.registry import DATA_SETS
+from mpelu.lab.errors import UserError, choose, flag, one_line
+from mpelu.lab.references import is_reference
+from mpelu.lab.run import files
+from mpelu.lab.studies.study import Options, Setting, Study
+from mpelu.lab.yours.costs import Cost, measure, steps_within
+
+if TYPE_CHECKING:
+    from mpelu.converting import ConvertedActivation
+    from mpelu.lab.studies.gather import Gathered
+    from mpelu.lab.studies.results import Result
+
+PLAN = "comparison.json"
+FORMAT = 1
+OWN = "own"
+"""The arm with the activations that the factory gives the model."""
+_TESTS = 10
+"""Tests per run, so that the curves have a shape."""
+_FEWEST_STEPS = 10
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """A way to train the model."""
+
+    activation: str
+    init: str
+
+    @property
+    def name(self) -> str:
+        parts = (self.activation, *([] if self.init == "own" else [self.init]))
+        return "-".join(parts).replace(":", ".")
+
+    def config(self, base: Config) -> Config:
+        """The config of the arm's runs."""
+        convert = None if self.activation == OWN else self.activation
+        return replace(base, convert=convert, init=self.init)
+
+    @property
+    def label(self) -> str:
+        """As in tables."""
+        if self.activation == OWN:
+            return "its own"
+        return activations.resolve(self.activation).label
+
+    @property
+    def title(self) -> str:
+        """The activation, and the initialization if it isn't the model's own."""
+        return self.label if self.init == "own" else f"{self.label}, {self.init}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is compared, and for how long each run trains."""
+
+    config: Config
+    """Of every run, but for activation, initialization and seed."""
+    arms: tuple[Arm, ...]
+    """The first is what the others are compared with."""
+    seeds: int
+    budget: str
+    costs: dict[str, Cost]
+    """By the name of the arm."""
+    notes: tuple[str, ...]
+    """What couldn't be swapped."""
+    asked: dict[str, list[str]]
+    """The names that were given; the model's own activation may have been added to them."""
+
+    def study(self, summarize: Callable[[Comparison, Gathered], Result]) -> Study:
+        """The study that trains every arm with every seed.
+
+        Args:
+            summarize: makes the result.
+        """
+        settings = [
+            Setting(
+                name=arm.name,
+                labels=(arm.label, arm.init),
+                paper="",
+                config=arm.config(self.config),
+            )
+            for arm in self.arms
+        ]
+        return Study(
+            name="compare",
+            title=f"{self.config.model} on {self.config.data}, by activation",
+            needs=self.config.data,
+            labels=("activation", "initialization"),
+            settings=lambda source: settings,
+            summarize=lambda gathered: summarize(self, gathered),
+        )
+
+    def options(self) -> Options:
+        """What is run of the study."""
+        return Options(scale="full", seeds=self.seeds, data_dir=self.config.data_dir)
+
+    def to_values(self) -> dict[str, Any]:
+        """For the file that a resumed comparison reads."""
+        return {
+            "format": FORMAT,
+            "config": asdict(self.config),
+            "arms": [asdict(arm) for arm in self.arms],
+            "seeds": self.seeds,
+            "budget": self.budget,
+            "costs": {name: asdict(cost) for name, cost in self.costs.items()},
+            "notes": list(self.notes),
+            "asked": self.asked,
+        }
+
+
+def plan(
+    config: Config,
+    names: Sequence[str],
+    inits: Sequence[str],
+    seeds: int,
+    budget: str,
+    jobs: int,
+    out: Path,
+    say: Say,
+) -> Comparison:
+    """The comparison that the directory holds, or a new one, which is written there.
+
+    A budget of time becomes a number of steps by a short measurement of each arm: as many as the
+    slowest arm has time for. All arms get the same number, and a resumed comparison keeps it.
+
+    Args:
+        config: of every run; its length is set here.
+        names: of activations; "own" is the model as it comes, and is added as the first unless
+            one of the names is its activation.
+        inits: initializations, each for every activation.
+        seeds: runs per arm.
+        budget: time for everything, such as "30m", or steps per run, such as "500 steps".
+        jobs: runs at a time.
+        out: directory of the comparison.
+        say: receives a line for each step that may take long.
+
+    Raises:
+        UserError: if something doesn't fit, or the directory holds another comparison.
+    """
+    if seeds < 1:
+        raise UserError(f"expected a number >= 1, got {seeds}", field="seeds")
+    limit = parse_budget(budget)
+    _check_names(names, inits)
+    asked = {"activations": list(names), "inits": list(inits)}
+    found = _read(out)
+    if found is not None:
+        return _resumed(found, config, asked, seeds, budget, out)
+    say("reading the model")
+    places = _places(config)
+    arms = _arms(names if _has_own(names, places) else [OWN, *names], inits)
+    costs = measure(config, arms, jobs, say)
+    steps = limit if isinstance(limit, int) else steps_within(limit, costs, len(arms) * seeds, jobs)
+    if steps < _FEWEST_STEPS and not isinstance(limit, int):
+        raise UserError(
+            f"expected time for {_FEWEST_STEPS} steps or more in each of {len(arms) * seeds} "
+            f"runs, got {budget!r}, enough for {max(0, steps)}",
+            field="budget",
+        )
+    made = Comparison(
+        config=replace(
+            config,
+            epochs=None,
+            iterations=steps,
+            test_every=max(1, steps // _TESTS),
+            log_every=max(1, steps // 50),
+        ),
+        arms=arms,
+        seeds=seeds,
+        budget=budget,
+        costs=costs,
+        notes=tuple(
+            f"left as it was in every arm: {row.path} ({row.was}): {row.note}"
+            for row in places
+            if not row.is_swapped
+        ),
+        asked=asked,
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        files.write_json(out / PLAN, made.to_values())
+    except OSError as error:
+        raise UserError(
+            f"{out}: can't be written: {error.strerror or error}", field="out"
+        ) from error
+    return made
+
+
+def parse_budget(text: str) -> float | int:
+    """Seconds as a float, or a number of steps as an integer.
+
+    Raises:
+        UserError: for anything else.
+
+    Example:
+        >>> parse_budget("30m"), parse_budget("1.5h"), parse_budget("500 steps")
+        (1800.0, 5400.0, 500)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps?)", text.strip().lower())
+    number = float(match[1]) if match else 0.0
+    if match is None or number <= 0 or (match[2].startswith("step") and number != int(number)):
+        raise UserError(
+            f"expected a time such as 90s, 30m or 2h, or steps such as '500 steps', got {text!r}",
+            field="budget",
+        )
+    if match[2].startswith("step"):
+        return int(number)
+    return number * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def data_of(text: str, data_dir: str | None) -> dict[str, str | None]:
+    """The fields of a config for what --data names: a data set, a reference or a directory.
+
+    Raises:
+        UserError: if it is none of these.
+    """
+    if text in DATA_SETS or is_reference(text):
+        return {"data": text, "data_dir": data_dir}
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        kind = "npz" if (folder / "train.npz").is_file() else "folder"
+        return {"data": kind, "data_dir": str(folder)}
+    choose("data", text, DATA_SETS, noun="data set or directory")
+    raise AssertionError
+
+
+def _check_names(names: Sequence[str], inits: Sequence[str]) -> None:
+    for name in names:
+        if name != OWN:
+            try:
+                activations.resolve(name)
+            except ValueError as error:
+                raise UserError(one_line(error), field="activations") from error
+    for init in inits:
+        if not is_reference(init):
+            choose("inits", init, INIT, noun="initialization")
+    if not names or not inits:
+        raise UserError("expected a name, got none", field="activations" if inits else "inits")
+
+
+def _places(config: Config) -> tuple[ConvertedActivation, ...]:
+    """The activations of the model: which are swapped, and which are left."""
+    import torch
+
+    from mpelu.lab import data
+    from mpelu.lab.training import network
+    from mpelu.lab.training.swapping import swap_activations
+
+    network.check_name(config)
+    dataset = data.load(config, torch.device("cpu"), download=True)
+    channels, size = dataset.channels, dataset.size
+    with torch.random.fork_rng(devices=[]):
+        model = network.create(config, len(dataset.classes), channels, size)
+        network.check_size(model, channels, size, 2, len(dataset.classes))
+        try:
+            return swap_activations(model, torch.zeros(2, channels, size, size), "relu").rows
+        except ValueError as error:
+            raise UserError(one_line(error), field="model") from error
+
+
+def _has_own(names: Sequence[str], places: Sequence[ConvertedActivation]) -> bool:
+    """Whether one of the names is the model's own activation, or stands for it."""
+
+    def plain(text: str) -> str:
+        return text.removeprefix("function ").replace("_", "").lower()
+
+    own = {plain(row.was) for row in places if row.is_swapped}
+    return OWN in names or (len(own) == 1 and own <= {plain(name) for name in names})
+
+
+def _arms(names: Sequence[str], inits: Sequence[str]) -> tuple[Arm, ...]:
+    arms = tuple(
+        Arm(activation=name, init=init)
+        for init in dict.fromkeys(inits)
+        for name in dict.fromkeys(names)
+    )
+    if len(arms) < 2:
+        raise UserError(
+            f"expected at least two arms to compare, got {arms[0].title}", field="activations"
+        )
+    return arms
+
+
+def _read(out: Path) -> dict[str, Any] | None:
+    if not (out / PLAN).exists():
+        return None
+    try:
+        found = files.read_json(out / PLAN)
+        if found.get("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}, got {found.get('format')!r}")
+    except ValueError as error:
+        raise UserError(f"{out / PLAN}: {one_line(error)}", field="out") from error
+    return found
+
+
+def _resumed(
+    found: dict[str, Any],
+    config: Config,
+    asked: dict[str, list[str]],
+    seeds: int,
+    budget: str,
+    out: Path,
+) -> Comparison:
+    try:
+        before = Config.from_values(found["config"])
+        kept = Comparison(
+            config=replace(before, data_dir=config.data_dir),
+            arms=tuple(Arm(**each) for each in found["arms"]),
+            seeds=max(seeds, int(found["seeds"])),
+            budget=str(found["budget"]),
+            costs={name: Cost(**each) for name, each in found["costs"].items()},
+            notes=tuple(found["notes"]),
+            asked=dict(found["asked"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{out / PLAN}: damaged: {one_line(error)}", field="out") from error
+    now, then = (
+        {name: value for name, value in asdict(each).items() if name not in _SET_HERE}
+        for each in (config, before)
+    )
+    now |= {**asked, "budget": budget}
+    then |= {**kept.asked, "budget": kept.budget}
+    for name, value in now.items():
+        if then.get(name) != value:
+            raise UserError(
+                f"{out} holds a comparison with {flag(name)} {_shown(then.get(name))}, not "
+                f"{_shown(value)}; choose another directory",
+                field="out",
+            )
+    return kept
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+_SET_HERE = {
+    "epochs", "iterations", "test_every", "log_every", "data_dir", "convert", "init", "seed",
+    "device", "threads", "checkpoint_every",
+}  # fmt: skip

@@ -1,0 +1,126 @@
+"""What a training step of each arm costs, in time and memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpelu.lab.config import Config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mpelu.lab.training.trainer import Trainer
+    from mpelu.lab.yours.comparison import Arm
+
+_STEPS = 8
+_ENOUGH = 4.0
+"""Seconds after which no further step of an arm is measured."""
+_START = 4.0
+"""Seconds that a run takes to start: imports, data, network."""
+_SAFETY = 1.25
+"""Runs side by side are slower than one that was measured alone."""
+_TESTS = 11
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What an arm costs on this machine."""
+
+    step: float
+    """Seconds per training step."""
+    test: float
+    """Seconds per test."""
+    memory: float
+    """MiB that a step keeps for its backward pass."""
+    parameters: int
+
+
+def measure(config: Config, arms: Sequence[Arm], jobs: int, say: Say) -> dict[str, Cost]:
+    """The cost of each arm, by name.
+
+    Raises:
+        UserError: if an arm doesn't fit the model or the data.
+    """
+    from mpelu.lab.training.session import session
+    from mpelu.lab.training.trainer import Trainer
+
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    costs = {}
+    for arm in arms:
+        say(f"measuring a step with {arm.title}")
+        chosen = replace(arm.config(config), epochs=None, iterations=1000, threads=threads)
+        with session(chosen) as world:
+            costs[arm.name] = _cost(Trainer(chosen, Path(), world))
+    return costs
+
+
+def steps_within(seconds: float, costs: dict[str, Cost], runs: int, jobs: int) -> int:
+    """Steps per run so that all runs end in time, if each were as slow as the slowest."""
+    rounds = math.ceil(runs / jobs)
+    slowest = max(costs.values(), key=lambda cost: cost.step)
+    left = seconds / rounds - _START - _TESTS * max(cost.test for cost in costs.values())
+    return int(left / (_SAFETY * slowest.step))
+
+
+def _cost(trainer: Trainer) -> Cost:
+    import torch
+
+    from mpelu.lab.training.evaluation import evaluate
+    from mpelu.lab.training.optimizers import set_lr
+    from mpelu.lab.training.seeds import derive, epoch_batches
+
+    config = trainer.config
+    batches = epoch_batches(trainer.dataset.train_count, config.batch_size, config.seed, 1)
+    batches = [batches[index % len(batches)] for index in range(_STEPS)]
+    parts = (part for batch in batches for part in trainer.gradient_step.parts(batch))
+    stream = iter(trainer.dataset.train(parts, derive(config.seed, 1, "augment")))
+    saved = _Saved()
+    trainer.model.train()
+    best, begun = math.inf, time.perf_counter()
+    for number, batch in enumerate(batches, 1):
+        start = time.perf_counter()
+        set_lr(trainer.optimizer, trainer.schedule.lr(number))
+        trainer.optimizer.zero_grad(set_to_none=True)
+        if number == 1:  # its time doesn't count, because it allocates memory
+            with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
+                trainer.gradient_step.gradients(number, batch, stream)
+        else:
+            trainer.gradient_step.gradients(number, batch, stream)
+        trainer.optimizer.step()
+        now = time.perf_counter()
+        if number > 1:
+            best = min(best, now - start)
+            if now - begun > _ENOUGH:
+                break
+    start = time.perf_counter()
+    evaluate(trainer.result, trainer.dataset, config, trainer.world)
+    return Cost(
+        step=best,
+        test=time.perf_counter() - start,
+        memory=saved.bytes(trainer.model.parameters()) / 2**20,
+        parameters=sum(each.numel() for each in trainer.model.parameters()),
+    )
+
+
+class _Saved:
+    """Memory that autograd keeps for a backward pass, each storage once."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        self.sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def bytes(self, parameters: Any) -> int:
+        own = {each.untyped_storage().data_ptr() for each in parameters}
+        return sum(size for key, size in self.sizes.items() if key not in own)

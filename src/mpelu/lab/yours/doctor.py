@@ -1,0 +1,272 @@
+"""The diagnosis of a model that a name refers to, and its page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import mpelu
+from mpelu.diagnosis import DiagnosedLayer, Diagnosis
+from mpelu.diagnosis.samples import random_samples
+from mpelu.lab import references
+from mpelu.lab.config import Config
+from mpelu.lab.environment import describe_machine
+from mpelu.lab.errors import UserError, one_line, plural
+from mpelu.lab.inspecting.inspection import initial_network
+from mpelu.lab.reporting import write_report
+from mpelu.lab.run import files
+from mpelu.lab.studies import results
+from mpelu.lab.studies.drawing import draw
+from mpelu.lab.studies.results import Cell, Plot, Result, Series
+
+DIAGNOSIS = "diagnosis.json"
+_MOST_SAMPLES, _FEWEST_SAMPLES = 32, 4
+_MOST_VALUES = 2**20
+"""Values of a batch of random samples; large images make a smaller batch."""
+
+Say = Callable[[str], None]
+
+
+def diagnose_model(
+    name: str, shapes: Sequence[Sequence[int]], samples: int | None, say: Say
+) -> tuple[Diagnosis, str]:
+    """The diagnosis of what a factory returns, on random inputs, and what they were.
+
+    Args:
+        name: package.module:factory, called without arguments, or a network of `mpelu.models`.
+        shapes: of the inputs, without the batch. Inputs are real numbers, or tokens if the model
+            takes no real numbers.
+        samples: size of the batch; None for one that suits the shapes.
+        say: receives a line for each step.
+
+    Raises:
+        UserError: if there is no such model, or it can't take the inputs.
+    """
+    if samples is not None and samples < 2:
+        raise UserError(f"expected a number >= 2, got {samples}", field="samples")
+    model = _model(name)
+    count = samples or _samples_for(shapes)
+    real = tuple(random_samples(shape, count, seed=i) for i, shape in enumerate(shapes))
+    errors = []
+    for inputs in (real, _tokens(model, shapes, count)):
+        if inputs is None:
+            continue
+        try:
+            found = mpelu.diagnose(model, inputs, progress=say)
+        except (ValueError, TypeError, RuntimeError) as error:
+            errors.append(error)
+            continue
+        kind = "tokens" if inputs is not real else "samples"
+        of = " and ".join("x".join(map(str, shape)) for shape in shapes)
+        return found, f"{plural(count, f'random {kind}'.removesuffix('s'))} of {of}"
+    raise UserError(one_line(errors[0]).removeprefix("diagnose: "), field="input") from errors[0]
+
+
+def diagnose_config(config: Config, samples: int | None, say: Say) -> tuple[Diagnosis, str]:
+    """The diagnosis of the network that a run of this config would start with, on its data.
+
+    Raises:
+        UserError: if network and data don't fit together.
+    """
+    model, batches = initial_network(config, samples or _MOST_SAMPLES)
+    images, labels = batches[0]
+    if len(images) < 2:
+        raise UserError(f"expected a number >= 2, got {len(images)}", field="samples")
+    try:
+        found = mpelu.diagnose(model, images, labels, progress=say)
+    except ValueError as error:
+        raise UserError(one_line(error), field="model") from error
+    return found, f"{plural(len(images), 'image')} of {config.data}"
+
+
+def _model(name: str) -> nn.Module:
+    if references.is_reference(name):
+        model = references.call("model", name)
+        if not isinstance(model, nn.Module):
+            raise UserError(
+                f"{name}: expected a torch.nn.Module, got {type(model).__name__}", field="model"
+            )
+        return model
+    try:
+        return mpelu.models.create(name)
+    except ValueError as error:
+        raise UserError(one_line(error), field="model") from error
+
+
+def _samples_for(shapes: Sequence[Sequence[int]]) -> int:
+    values = sum(int(torch.Size(shape).numel()) for shape in shapes)
+    return max(_FEWEST_SAMPLES, min(_MOST_SAMPLES, _MOST_VALUES // max(1, values)))
+
+
+def _tokens(
+    model: nn.Module, shapes: Sequence[Sequence[int]], count: int
+) -> tuple[Tensor, ...] | None:
+    """Random tokens of the model's smallest vocabulary; None if it has no embedding."""
+    sizes = [each.num_embeddings for each in model.modules() if isinstance(each, nn.Embedding)]
+    if not sizes:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    most = max(sizes)  # the others are often positions or types
+    return tuple(torch.randint(0, most, (count, *shape), generator=generator) for shape in shapes)
+
+
+def write_page(found: Diagnosis, title: str, folder: Path) -> Path:
+    """Writes diagnosis.json, the table, the figure and the page; returns the page's path.
+
+    Raises:
+        UserError: if they can't be written.
+    """
+    result = _result(found, title)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write(folder / DIAGNOSIS, to_json(found))
+        figures = draw(result.plots, folder)
+        results.write(replace(result, figures=figures), folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: can't be written: {error.strerror or error}", field="out"
+        ) from error
+    return write_report(folder, folder).page
+
+
+def to_json(found: Diagnosis) -> str:
+    """The diagnosis as JSON; numbers that aren't finite become null."""
+    return json.dumps(files.plain(found.to_dict()), indent=1, allow_nan=False) + "\n"
+
+
+HEADER = ("layer", "name", "mean", "variance", "predicted", "signal", "gradient")
+UNITS_HEADER = ("layer", "activation", "type", "dead", "saturated", "linear")
+
+
+def cells(row: DiagnosedLayer) -> tuple[str, ...]:
+    """A row of the table of layers, as text under `HEADER`."""
+    numbers = (row.mean, row.variance, row.predicted, row.signal, row.gradient)
+    return (
+        str(row.position),
+        row.name,
+        *("" if value is None else f"{value:.2g}" for value in numbers),
+    )
+
+
+def unit_cells(found: Diagnosis) -> list[tuple[str, ...]]:
+    """The shares of units of each activation, as text under `UNITS_HEADER`."""
+    return [
+        (
+            str(row.position),
+            row.name,
+            row.type,
+            *(
+                "" if value is None else f"{value:.0%}"
+                for value in (row.dead, row.saturated, row.linear)
+            ),
+        )
+        for row in found.rows
+        if row.kind == "activation"
+    ]
+
+
+TRIAL_HEADER = ("initialization", "predicted", "signal", "gradient ratio", "problem")
+
+
+def trial_cells(found: Diagnosis) -> list[tuple[str, ...]]:
+    """What each initialization would give, as text under `TRIAL_HEADER`."""
+    return [
+        (
+            trial.method,
+            *(
+                "" if value is None else f"{value:.2g}"
+                for value in (trial.predicted, trial.signal, trial.gradient_ratio)
+            ),
+            trial.problem or "none",
+        )
+        for trial in found.trials
+    ]
+
+
+def _result(found: Diagnosis, title: str) -> Result:
+    notes = [each.text for each in found.findings if each.text not in found.sentence]
+    for trial in trial_cells(found):
+        pairs = zip(TRIAL_HEADER[1:4], trial[1:4], strict=True)
+        words = [f"{name} {text}" for name, text in pairs if text]
+        notes.append(f"{trial[0]} would give: {', '.join([*words, f'problem {trial[4]}'])}")
+    header = ("layer", *HEADER[2:], *UNITS_HEADER[3:])
+    shares = {(each[0], each[1]): each[3:] for each in unit_cells(found)}
+    rows = [
+        (
+            ": ".join(cells(row)[:2]),
+            *cells(row)[2:],
+            *(shares.get((str(row.position), row.name)) or ("", "", "")),
+        )
+        for row in found.rows
+    ]
+    return Result(
+        study="doctor",
+        title=title,
+        scale="full",
+        data="",
+        header=header,
+        rows=tuple((Cell(row[0]), *map(_cell, row[1:])) for row in rows),
+        headline=found.sentence,
+        notes=tuple(notes),
+        plots=_plots(found),
+        environment=describe_machine(),
+    )
+
+
+def _cell(text: str) -> Cell:
+    try:
+        return Cell(text, float(text.removesuffix("%")) / (100 if text.endswith("%") else 1))
+    except ValueError:
+        return Cell(text)
+
+
+def _plots(found: Diagnosis) -> tuple[Plot, ...]:
+    layers = [row for row in found.rows if row.kind == "layer"]
+    units = [row for row in found.rows if row.kind == "activation"]
+    plots = [
+        _plot("Outputs of layers", "variance", layers,
+              {"signal": "signal", "all values": "variance", "predicted": "predicted"}, log=True),
+        _plot("Gradient at outputs", "mean square", layers, {"gradient": "gradient"}, log=True),
+    ]  # fmt: skip
+    if units:
+        shares = {"dead": "dead", "saturated": "saturated", "linear": "linear"}
+        plots.append(_plot("Units of activations", "share", units, shares, log=False))
+    return tuple(plots)
+
+
+def _plot(
+    title: str, label: str, rows: Sequence[DiagnosedLayer], lines: dict[str, str], *, log: bool
+) -> Plot:
+    series = []
+    for name, attribute in lines.items():
+        points = [
+            (row.position, value)
+            for row in rows
+            if (value := getattr(row, attribute)) is not None and (value > 0 or not log)
+            and value < float("inf")
+        ]  # fmt: skip
+        if points:
+            x, y = zip(*points, strict=True)
+            series.append(Series(name, x, y))
+    return Plot(title=title, x_label="layer", y_label=label, log_y=log, series=tuple(series))
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """The shape of an input, such as 3x224x224.
+
+    Raises:
+        UserError: for anything else.
+
+    Example:
+        >>> parse_shape("3x224x224"), parse_shape("64")
+        ((3, 224, 224), (64,))
+    """
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"expected a shape such as 3x224x224, got {text!r}", field="input")
+    return tuple(int(part) for part in parts)

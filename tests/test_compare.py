@@ -1,0 +1,265 @@
+"""`mpelu compare`: the same places, weights and batches for every activation, and the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from command_helpers import refused
+from torch import nn
+from torch.nn import functional as F
+
+import mpelu
+from mpelu.lab import Config, cli
+from mpelu.lab.errors import UserError
+from mpelu.lab.studies.statistics import paired_difference
+from mpelu.lab.training import network
+from mpelu.lab.training.swapping import swap_activations
+from mpelu.lab.yours.comparison import Arm, parse_budget
+from mpelu.lab.yours.costs import Cost, steps_within
+from mpelu.lab.yours.verdict import verdict
+
+NETWORK = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width, out):
+        super().__init__()
+        self.one = nn.Conv2d(width, out, 3, padding=1, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(out)
+        self.two = nn.Conv2d(out, out, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = self.relu(self.norm(self.one(x)))
+        return self.relu(self.two(x))
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes, in_channels):
+        super().__init__()
+        self.blocks = nn.Sequential(Block(in_channels, 8), Block(8, 16))
+        self.hidden = nn.Linear(16, 32)
+        self.relu = nn.ReLU()
+        self.head = nn.Linear(32, num_classes)
+
+    def forward(self, x):
+        x = self.blocks(x).mean((2, 3))
+        return self.head(self.relu(self.hidden(x)))
+
+
+def linear(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+
+def plain(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, num_classes))
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"compare_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("relu", F.relu),
+        ("elu", F.elu),
+        ("silu", F.silu),
+        ("prelu", lambda x: F.leaky_relu(x, 0.25)),
+        ("mpelu", F.elu),
+    ],
+)
+def test_every_activation_comes_to_the_same_places(name: str, function: object) -> None:
+    inputs = torch.randn(2, 3, 8, 8)
+    swapped = swap_activations(model(), inputs, name).model
+    assert callable(function)
+    plain = model()
+    values = plain[2](function(plain[0](inputs)))
+    expected = plain[5](function(values).flatten(1))
+    torch.testing.assert_close(swapped(inputs), expected)
+    learned = {row.parameter.numel() for row in mpelu.activations.learnable_parameters(swapped)}
+    assert learned == ({8, 4} if name in ("prelu", "mpelu") else set())
+
+
+def test_channels_of_tokens_are_the_last_dimension() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.act, self.two = nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.two(self.act(self.one(x)))
+            return out
+
+    inputs = torch.randn(2, 5, 6)
+    swapped = swap_activations(Tokens(), inputs, "prelu").model
+    (slope,) = [each.parameter for each in mpelu.activations.learnable_parameters(swapped)]
+    with torch.no_grad():
+        slope.copy_(torch.linspace(0, 1, 8))
+    before = swapped.one(inputs)  # type: ignore[operator]
+    expected = swapped.two(torch.where(before > 0, before, slope * before))  # type: ignore[operator]
+    torch.testing.assert_close(swapped(inputs), expected)
+
+
+def test_arms_with_the_same_seed_have_the_same_weights(mine: str) -> None:
+    base = Config(model=f"{mine}:Net", data="digits", seed=3)
+    configs = [
+        Arm(activation=name, init=init).config(base)
+        for init in ("own", "exact")
+        for name in ("own", "relu", "mpelu")
+    ]
+    built = [dict(network.build(each, 10, 1, 8).named_parameters()) for each in configs]
+    for one, other in ((0, 1), (0, 2)):
+        for name, value in built[one].items():
+            assert torch.equal(value, built[other][name]), name
+    # The exact initialization gives other scales, of the same numbers.
+    for name, value in built[3].items():
+        if value.dim() > 1:
+            ratio = value / built[5][name]
+            torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio), rtol=1e-4, atol=0)
+    assert torch.equal(
+        network.build(replace(configs[2], seed=4), 10, 1, 8).state_dict()["head.weight"],
+        network.build(replace(configs[0], seed=4), 10, 1, 8).state_dict()["head.weight"],
+    )
+
+
+@pytest.mark.parametrize("text", ["", "m", "0m", "-5m", "5 days", "1.5 steps", "steps", "30"])
+def test_a_budget_is_a_time_or_steps(text: str) -> None:
+    with pytest.raises(UserError, match="expected a time such as 90s"):
+        parse_budget(text)
+
+
+def test_time_becomes_steps_that_the_slowest_arm_has_time_for() -> None:
+    fast, slow = (Cost(step=step, test=0.1, memory=1, parameters=1) for step in (0.01, 0.02))
+    costs = {"fast": fast, "slow": slow}
+    both = steps_within(600, costs, runs=10, jobs=2)
+    assert both == steps_within(600, {"slow": slow}, runs=10, jobs=2)
+    assert both < steps_within(600, {"fast": fast}, runs=10, jobs=2)
+    # All runs, each as slow as the slowest, end in time.
+    assert 5 * both * slow.step < 600 < 5 * 2 * both * slow.step
+    assert steps_within(1, costs, runs=10, jobs=2) < 0
+
+
+def test_the_verdict_says_only_what_the_interval_does() -> None:
+    one, base = Arm(activation="mpelu", init="own"), Arm(activation="relu", init="own")
+    clear = paired_difference([5.0, 5.2, 4.9], [7.0, 7.1, 7.2])
+    assert verdict(one, base, clear).startswith(
+        "MPELU has a lower test error than ReLU: by 2.07 % (between "
+    )
+    unclear = paired_difference([5.0, 8.0, 6.0], [7.0, 7.1, 5.2])
+    said = verdict(one, base, unclear)
+    assert "MPELU and ReLU: no difference found" in said
+    assert f"3 seeds could show {unclear.detectable:.2f}" in said
+    assert "more seeds are needed" in verdict(one, base, paired_difference([5.0], [7.0]))
+    assert "no pair of finished runs" in verdict(one, base, None)
+
+
+ARGUMENTS = ["--data", "digits", "--activations", "relu,mpelu", "--seeds", "2", "--budget"]
+ARGUMENTS += ["30 steps", "--batch-size", "64", "--train-limit", "512", "--test-limit", "100"]
+
+
+@pytest.mark.timeout(240)
+def test_killed_half_way_it_goes_on_and_ends_with_a_verdict(
+    mine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", f"{mine}:Net", *ARGUMENTS, "--out", "out", "--jobs", "1"]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "mpelu.lab", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    assert started.stderr is not None
+    for line in started.stderr:
+        if "compare 1/4" in line:  # a run has ended, the next one is on its way
+            break
+    workers = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(started.pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
+    for number in (started.pid, *map(int, workers)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    started.wait()
+    started.stderr.close()
+    first = Path("out/compare-full/runs/relu-seed0/status.json")
+    before, plan = first.read_text(), Path("out/comparison.json").read_text()
+    assert cli.main(command) == 0
+    printed = capsys.readouterr()
+    assert "compare, full: 3 runs, 1 finished before" in printed.err
+    assert first.read_text() == before
+    assert Path("out/comparison.json").read_text() == plan
+    found = json.loads(Path("out/compare-full/result.json").read_text())
+    assert [row[0]["text"] for row in found["rows"]] == ["ReLU", "MPELU"]
+    # The difference in the table is that of the runs.
+    errors = {
+        path.parent.name: json.loads(path.read_text())["test_error"]
+        for path in Path("out/compare-full/runs").glob("*/status.json")
+    }
+    assert len(errors) == 4
+    pairs = [[errors[f"{name}-seed{seed}"] for seed in (0, 1)] for name in ("mpelu", "relu")]
+    expected = paired_difference(*pairs)
+    assert found["rows"][1][2]["value"] == pytest.approx(expected.difference)
+    assert ("no difference found" in found["headline"]) == (not expected.found)
+    assert found["headline"].split(";")[0] in printed.out.replace("\n", " ")
+    assert printed.out.rstrip().endswith("out/index.html")
+    assert "compare" in Path("out/index.html").read_text()
+    # The whole again: nothing is left to do.
+    assert cli.main([*command, "--quiet"]) == 0
+    capsys.readouterr()
+    said = refused([*command, "--lr", "0.5"], capsys)
+    assert said == (
+        "--out: out holds a comparison with --lr 0.1, not 0.5; choose another directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{}:Net"], "--data"),
+        (["{}:Net", "--data", "nowhere"], "--data: unknown data set or directory 'nowhere'"),
+        (["{}:nix", "--data", "digits"], "has no 'nix'"),
+        (["{}:Net", "--data", "digits", "--activations", "rlu"], "did you mean 'relu'?"),
+        (["{}:Net", "--data", "digits", "--activations", ","], "--activations: expected a name"),
+        (["{}:Net", "--data", "digits", "--activations", "own"], "expected at least two arms"),
+        (["{}:Net", "--data", "digits", "--inits", "best"], "--inits: unknown initialization"),
+        (["{}:Net", "--data", "digits", "--seeds", "0"], "--seeds: expected a number >= 1"),
+        (["{}:Net", "--data", "digits", "--budget", "soon"], "--budget: expected a time such as"),
+        (["{}:Net", "--data", "digits", "--budget", "3s"], "--budget: expected time for 10 steps"),
+        (["{}:plain", "--data", "digits"], "convert: expected a model with activations"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line_before_anything_is_written(
+    mine: str, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    given = [each.format(mine) for each in arguments]
+    assert said in refused(["compare", *given, "--quiet"], capsys)
+    assert not Path("out").exists()

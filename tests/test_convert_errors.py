@@ -1,0 +1,225 @@
+"""convert refuses in one line, and an error leaves the model as it was."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from convert_models import Functional, ResNet
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import mpelu
+from mpelu import MPELU, LazyMPELU
+
+
+def structure(model: nn.Module) -> list[Any]:
+    """Every module, attribute, parameter and hook by identity."""
+    return [
+        (
+            path,
+            id(module),
+            sorted((key, id(value)) for key, value in vars(module).items()),
+            [
+                [(key, id(value)) for key, value in getattr(module, name).items()]
+                for name in ("_modules", "_parameters", "_buffers", "_forward_hooks",
+                             "_forward_pre_hooks")
+            ],
+        )
+        for path, module in model.named_modules(remove_duplicate=False)
+    ]  # fmt: skip
+
+
+class Habits(nn.Module):
+    """A function in an attribute, a shared activation, functional calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        act = nn.ReLU(inplace=True)
+        self.function = F.gelu
+        self.body = nn.Sequential(nn.Linear(4, 6), act, nn.Linear(6, 4), act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.function(self.body(x)))
+
+
+REFUSED: dict[str, tuple[Callable[[], tuple[nn.Module, dict[str, Any]]], str]] = {
+    "inputs that fail": (
+        lambda: (Habits(), {"example_inputs": torch.randn(2, 5)}),
+        r"expected inputs the model can run on, got shapes \[\[2, 5\]\]: mat1 and mat2",
+    ),
+    "inputs that aren't finite": (
+        lambda: (Habits(), {"example_inputs": torch.full((2, 4), torch.nan)}),
+        "expected finite inputs",
+    ),
+    "no tensors": (lambda: (Habits(), {"example_inputs": [3]}), "expected tensors as inputs"),
+    "nothing there": (
+        lambda: (nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()), {}),
+        "expected a model with activations, found none in Sequential",
+    ),
+    "only functions": (
+        lambda: (Functional(), {"example_inputs": torch.randn(2, 3, 6, 6)}),
+        r"nothing to swap in Functional; function relu at Functional: called at .*convert_models.py"
+        r":\d+; rewrite=True swaps it",
+    ),
+    "nothing kept": (
+        lambda: (
+            nn.Sequential(nn.Linear(4, 2), nn.GELU()),
+            {"example_inputs": torch.randn(2, 4), "keep_function": True},
+        ),
+        "nothing to swap in Sequential; GELU at 1: no MPELU equals GELU",
+    ),
+    "everything skipped": (
+        lambda: (Habits(), {"skip": ["body", "function"]}),
+        "nothing to swap in Habits; function gelu at function: skipped, ReLU at body.1: skipped",
+    ),
+    "skip that matches nothing": (
+        lambda: (Habits(), {"skip": "layer4"}),
+        "expected skip to name modules of the model, got 'layer4'",
+    ),
+    "dim of another path": (
+        lambda: (Habits(), {"dim": {"body.2": 1}}),
+        "expected dim to name activations, such as function, body.1, body.3; got 'body.2'",
+    ),
+    "dim out of range": (
+        lambda: (Habits(), {"example_inputs": torch.randn(2, 4), "dim": 2}),
+        r"expected dim to be a dimension of the input of function, got 2 for shape \[2, 4\]",
+    ),
+    "a name in replace": (lambda: (Habits(), {"replace": ["relu"]}), "expected replace as a tuple"),
+    "a class as replace": (lambda: (Habits(), {"replace": nn.ReLU}), "expected replace as a tuple"),
+    "empty replace": (lambda: (Habits(), {"replace": ()}), "expected at least one class"),
+    "alpha that is kept": (
+        lambda: (Habits(), {"alpha": 0.5, "keep_function": True}),
+        "expected alpha=None with keep_function=True",
+    ),
+    "negative beta": (lambda: (Habits(), {"beta": -1.0}), "expected beta >= 1e-06, got -1.0"),
+    "infinite alpha": (lambda: (Habits(), {"alpha": float("inf")}), "expected finite alpha"),
+    "rewriting without inputs": (
+        lambda: (Habits(), {"rewrite": True}),
+        "expected example_inputs with rewrite=True",
+    ),
+    "an activation": (lambda: (nn.ReLU(), {}), "expected a model that contains activations"),
+    "a wrapper": (
+        lambda: (nn.DataParallel(Habits()), {}),
+        "expected a model that isn't wrapped, got DataParallel",
+    ),
+    "a compiled part": (
+        lambda: (nn.Sequential(_compiled(Habits()), nn.ReLU()), {}),
+        "expected a model that isn't compiled, got a compiled Habits at 0",
+    ),
+    "lazy weights": (
+        lambda: (nn.Sequential(nn.LazyLinear(4), nn.ReLU()), {}),
+        "expected weights with a shape, got a lazy LazyLinear at 0; run a batch first",
+    ),
+    "lazy activations": (
+        lambda: (nn.Sequential(nn.Linear(4, 4), LazyMPELU(), nn.ReLU()), {}),
+        "got a lazy LazyMPELU at 1",
+    ),
+    "converted before": (
+        lambda: (nn.Sequential(nn.Linear(4, 2), MPELU(2)), {}),
+        "expected a model with activations, found none in Sequential",
+    ),
+}
+
+
+def _compiled(model: nn.Module) -> nn.Module:
+    model.compile()
+    return model
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_in_one_line_with_the_model_as_it_was(case: str) -> None:
+    make, said = REFUSED[case]
+    model, options = make()
+    before = structure(model)
+    with pytest.raises((ValueError, TypeError), match=f"^convert: .*{said}") as caught:
+        mpelu.convert(model, **options)
+    assert "\n" not in str(caught.value)
+    assert structure(model) == before
+
+
+def test_scripted_and_quantized_models_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
+    with pytest.raises(ValueError, match="expected a model of Python code, got RecursiveScript"):
+        mpelu.convert(torch.jit.script(model))
+
+    class Quantized(nn.Linear):
+        pass
+
+    Quantized.__module__ = "torch.ao.nn.quantized.dynamic.modules.linear"
+    with pytest.raises(ValueError, match="got a quantized Quantized at 0; convert it before"):
+        mpelu.convert(nn.Sequential(Quantized(4, 2), nn.ReLU()))
+    with pytest.raises(TypeError, match=r"expected a torch.nn.Module, got (function|builtin)"):
+        mpelu.convert(F.relu)  # type: ignore[arg-type]
+
+
+class Late(nn.Module):
+    """Fails in the pass that follows the swap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Habits()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if any(type(module) is MPELU for module in self.modules()):
+            raise KeyboardInterrupt
+        shown: Tensor = self.body(x)
+        return shown
+
+
+@pytest.mark.parametrize("rewrite", [False, True])
+def test_an_interrupt_after_the_swap_undoes_it(rewrite: bool) -> None:
+    model, x = Late(), torch.randn(2, 4)
+    expected = model(x)
+    before = structure(model)
+    with pytest.raises(KeyboardInterrupt):
+        mpelu.convert(model, x, rewrite=rewrite)
+    assert structure(model) == before
+    assert torch.equal(model(x), expected)
+
+
+def test_what_is_left_is_what_it_was() -> None:
+    model = Habits()
+    function, first, last = model.function, model.body[1], model.body[3]
+    mpelu.convert(model, torch.randn(2, 4), skip=["function", "body.3"])
+    assert type(model.body[1]) is MPELU
+    assert model.body[3] is last
+    assert model.function is function
+    assert "function" in vars(model)
+    assert first is last
+
+
+LOADED: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
+    "missing": (
+        lambda state: {key: value for key, value in state.items() if key != "stem.weight"},
+        "only alpha and beta are missing; missing: stem.weight$",
+    ),
+    "unexpected": (
+        lambda state: {**state, "extra": torch.zeros(1)},
+        "only alpha and beta are missing; unexpected: extra$",
+    ),
+    "shape": (
+        lambda state: {**state, "head.bias": torch.zeros(3)},
+        r"expected head.bias of shape \[10\], got \[3\]",
+    ),
+    "no tensor": (
+        lambda state: {**state, "head.bias": 3},
+        "expected head.bias of shape .* got int",
+    ),
+    "a path": (lambda state: "model.pt", "expected a state_dict, got str"),
+}
+
+
+@pytest.mark.parametrize("case", LOADED)
+def test_checkpoints_that_do_not_fit_change_nothing(case: str) -> None:
+    change, said = LOADED[case]
+    other = ResNet().state_dict()
+    mpelu.convert(model := ResNet(), torch.randn(2, 3, 8, 8))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises((ValueError, TypeError), match=f"^load_state_dict: .*{said}"):
+        mpelu.load_state_dict(model, change(other))
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key])

@@ -1,0 +1,117 @@
+"""`mpelu doctor` at the terminal: sentence, exit code, JSON, page and errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_helpers import refused
+
+from mpelu.lab import cli
+
+MINE = """
+import torch
+from torch import nn
+
+def sigmoid():
+    torch.manual_seed(0)
+    layers = [each for _ in range(50) for each in (nn.Linear(32, 32), nn.Sigmoid())]
+    return nn.Sequential(*layers, nn.Linear(32, 5))
+
+def gaussian(num_classes=10, in_channels=3):
+    torch.manual_seed(0)
+    sizes = [in_channels] + 12 * [16]
+    layers = [
+        each
+        for one, other in zip(sizes, sizes[1:])
+        for each in (nn.Conv2d(one, other, 3, padding=1), nn.ReLU(inplace=True))
+    ]
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, num_classes)
+    model = nn.Sequential(*layers, *head)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.01)
+    return model
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+        self.tokens = nn.Embedding(50, 16)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.tokens(x)).mean(1))
+
+def nothing():
+    return 5
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of models in the current directory."""
+    name = f"doctor_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def first_line(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int) -> str:
+    assert cli.main(["doctor", *arguments]) == code
+    return capsys.readouterr().out.splitlines()[0]
+
+
+def test_the_first_line_says_what_is_wrong(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = first_line([f"{mine}:sigmoid", "--input", "32"], capsys, 1)
+    assert "the signal's variance falls to" in said
+    assert "with MPELU for Sigmoid, initialize_(model, example_inputs, method='exact')" in said
+    said = first_line([f"{mine}:gaussian", "--data", "digits", "--samples", "16"], capsys, 1)
+    assert "the signal's variance falls to" in said
+    assert "initialize_(model, example_inputs, method='exact') would hold it at" in said
+
+
+def test_a_healthy_network_ends_with_zero(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["resnet-8", "--input", "3x16x16", "--samples", "8"]
+    assert first_line(arguments, capsys, 0).startswith("healthy: ")
+    # A model that takes no real numbers gets tokens of its vocabulary.
+    assert first_line([f"{mine}:Text", "--input", "12"], capsys, 0).startswith("healthy: ")
+
+
+def test_json_figure_and_page(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"{mine}:gaussian", "--input", "3x8x8", "--json", "--out", "found"]
+    assert cli.main(["doctor", *arguments]) == 1
+    values = json.loads(capsys.readouterr().out)
+    assert values["healthy"] is False
+    assert values["findings"][0]["kind"] == "signal dies"
+    assert values["findings"][0]["layer"] == "2"
+    assert len(values["rows"]) == 25
+    assert json.loads(Path("found/diagnosis.json").read_text()) == values
+    assert json.loads(Path("found/result.json").read_text())["headline"] == values["sentence"]
+    assert "the signal" in Path("found/index.html").read_text()
+    assert Path("found/figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{}:sigmoid"], "doctor: expected --input or --data, got neither"),
+        (["{}:sigmoid", "--input", "3", "--data", "digits"], "got both"),
+        (["{}:nix", "--input", "3"], "has no 'nix'"),
+        (["not_there:net", "--input", "3"], "can't import not_there"),
+        (["{}:nothing", "--input", "3"], "expected a torch.nn.Module, got int"),
+        (["{}:sigmoid", "--input", "3xa"], "--input: expected a shape such as 3x224x224"),
+        (["{}:sigmoid", "--input", "7"], "--input: expected inputs the model can run on"),
+        (["{}:sigmoid", "--input", "32", "--samples", "1"], "--samples: expected a number >= 2"),
+        (["{}:sigmoid", "--input", "32", "--seed", "1"], "--seed: needs --data"),
+        (["resnet-x", "--input", "3x8x8"], "resnet-x"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    mine: str, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert said in refused(["doctor", *(each.format(mine) for each in arguments)], capsys)
