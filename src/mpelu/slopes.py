@@ -10,6 +10,12 @@ from torch import Tensor
 from mpelu.gaussian import check_parameters, to_float64
 
 
+def normal_cdf(x: Tensor) -> Tensor:
+    """P(z < x), with full relative precision far below zero, where torch.special.ndtr is zero."""
+    found: Tensor = torch.special.erfc(-x / math.sqrt(2)) / 2
+    return found
+
+
 def truncated_exponential(rate: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """E[e^(rate y); y < 0] for y from N(mean, variance), rate >= 0.
 
@@ -23,7 +29,7 @@ def truncated_exponential(rate: Tensor, mean: Tensor, variance: Tensor) -> Tenso
     )
     # Where x is negative the exponent is below -rate^2 v / 2.
     exponent = torch.where(x < 0, rate * mean + rate**2 * variance / 2, 0.0)
-    plain: Tensor = torch.exp(exponent) * torch.special.ndtr(-x)
+    plain: Tensor = torch.exp(exponent) * normal_cdf(-x)
     return torch.where(x < 0, plain, scaled / 2)
 
 
@@ -31,16 +37,16 @@ def exponential_mean(alpha: Tensor, beta: Tensor, mean: Tensor, variance: Tensor
     """E[f] of MPELU under N(mean, variance)."""
     sigma = _sigma(variance)
     ratio = mean / sigma
-    above = torch.special.ndtr(ratio)
+    above = normal_cdf(ratio)
     density = torch.exp(-(ratio**2) / 2) / math.sqrt(2 * math.pi)
-    below = truncated_exponential(beta, mean, variance) - torch.special.ndtr(-ratio)
+    below = truncated_exponential(beta, mean, variance) - normal_cdf(-ratio)
     found: Tensor = mean * above + sigma * density + alpha * below
     return found
 
 
 def exponential_slope(alpha: Tensor, beta: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """E[f'] of MPELU under N(mean, variance)."""
-    above = torch.special.ndtr(mean / _sigma(variance))
+    above = normal_cdf(mean / _sigma(variance))
     found: Tensor = above + alpha * beta * truncated_exponential(beta, mean, variance)
     return found
 
@@ -70,7 +76,7 @@ def squared_slope(
         0.6681
     """
     a, b, m, v = _parameters("squared_slope", alpha, beta, mean, variance)
-    above = torch.special.ndtr(m / _sigma(v))
+    above = normal_cdf(m / _sigma(v))
     found: Tensor = above + (a * b) ** 2 * truncated_exponential(2 * b, m, v)
     return found
 
@@ -101,7 +107,7 @@ def slope_product(
     a, b, m, v = _parameters("slope_product", alpha, beta, mean, variance)
     sigma = _sigma(v)
     below = 2 * truncated_exponential(2 * b, m, v) - truncated_exponential(b, m, v)
-    found: Tensor = sigma * (torch.special.ndtr(m / sigma) + (a * b) ** 2 * below)
+    found: Tensor = sigma * (normal_cdf(m / sigma) + (a * b) ** 2 * below)
     return found
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mpelu.activations.elementwise import ElementwiseFunction
 from mpelu.gaussian import HALVINGS, gaussian_nodes, leaky_moments, quadrature_moments, to_float64
-from mpelu.slopes import exponential_mean, exponential_slope
+from mpelu.slopes import exponential_mean, exponential_slope, normal_cdf
 
 _FINE = 36
 """Halvings of the panels for the slope, which may jump within sqrt(1 - c^2) of a kink."""
@@ -162,7 +162,7 @@ def _conditional_mean(function: ElementwiseFunction, mean: Tensor, variance: Ten
 
 def _conditional_slope(function: ElementwiseFunction, mean: Tensor, variance: Tensor) -> Tensor:
     if function.slope is not None:
-        above = torch.special.ndtr(mean / variance.sqrt())
+        above = normal_cdf(mean / variance.sqrt())
         found: Tensor = above + to_float64(function.slope) * (1 - above)
         return found
     if function.alpha is not None and function.beta is not None:
