@@ -15,7 +15,7 @@ _TAIL = 13.0
 """Standard deviations kept by the quadrature: the Gaussian weight beyond is 1e-37."""
 _MAX_LOST = 1e-3
 """Probability that may lie where a function is undefined."""
-_HALVINGS = 18
+HALVINGS = 18
 """Panels shrink by halves towards a kink, down to 26 / 2^18 = 1e-4 standard deviations."""
 
 
@@ -133,6 +133,39 @@ def _legendre(count: int = 12) -> tuple[Tensor, Tensor]:
     return nodes, 2 * vectors[0] ** 2
 
 
+def gaussian_nodes(
+    center: Tensor, sigma: Tensor, kinks: Sequence[float | Tensor], halvings: int = HALVINGS
+) -> tuple[Tensor, Tensor]:
+    """Nodes z and weights of a standard normal variable for functions of center + sigma z.
+
+    Gauss-Legendre on panels that end at every kink and shrink by halves towards it.
+
+    Args:
+        center: shape [channels].
+        sigma: as center.
+        kinks: where the function is not smooth: numbers, or tensors of shape [channels].
+        halvings: how often panels shrink.
+
+    Returns:
+        Two float64 tensors of shape [points, channels].
+    """
+    tiny = torch.finfo(torch.float64).tiny
+    uniform = torch.arange(-_TAIL, _TAIL + 1, dtype=torch.float64)
+    edges = [uniform.unsqueeze(1).expand(-1, center.numel())]
+    steps = 2 * _TAIL * 0.5 ** torch.arange(halvings + 1, dtype=torch.float64).unsqueeze(1)
+    for kink in kinks:
+        place = ((kink - center) / sigma.clamp(min=tiny)).clamp(-2 * _TAIL, 2 * _TAIL)
+        edges += [place - steps, place.unsqueeze(0), place + steps]
+    bounds = torch.cat(edges).clamp(-_TAIL, _TAIL).sort(0).values
+
+    nodes, weights = _legendre()
+    half = (bounds[1:] - bounds[:-1]) / 2
+    z = (bounds[:-1] + half).unsqueeze(1) + half.unsqueeze(1) * nodes.view(1, -1, 1)
+    weight = half.unsqueeze(1) * weights.view(1, -1, 1) * torch.exp(-(z**2) / 2)
+    weight = weight / math.sqrt(2 * math.pi)
+    return z.flatten(0, 1), weight.flatten(0, 1)
+
+
 def quadrature_moments(
     function: Callable[[Tensor], Tensor],
     mean: float | Tensor = 0.0,
@@ -163,23 +196,9 @@ def quadrature_moments(
         to_float64(mean).reshape(-1), to_float64(variance).reshape(-1)
     )
     sigma = spread.sqrt()
-    tiny = torch.finfo(torch.float64).tiny
-    uniform = torch.arange(-_TAIL, _TAIL + 1, dtype=torch.float64)
-    edges = [uniform.unsqueeze(1).expand(-1, center.numel())]
-    steps = 2 * _TAIL * 0.5 ** torch.arange(_HALVINGS + 1, dtype=torch.float64).unsqueeze(1)
-    for kink in kinks:
-        place = ((kink - center) / sigma.clamp(min=tiny)).clamp(-2 * _TAIL, 2 * _TAIL)
-        edges += [place - steps, place.unsqueeze(0), place + steps]
-    bounds = torch.cat(edges).clamp(-_TAIL, _TAIL).sort(0).values
-
-    nodes, weights = _legendre()
-    half = (bounds[1:] - bounds[:-1]) / 2
-    z = (bounds[:-1] + half).unsqueeze(1) + half.unsqueeze(1) * nodes.view(1, -1, 1)
-    weight = half.unsqueeze(1) * weights.view(1, -1, 1) * torch.exp(-(z**2) / 2)
-    weight = weight / math.sqrt(2 * math.pi)
+    z, weight = gaussian_nodes(center, sigma, kinks)
     if maximum_of > 1:
         weight = weight * maximum_of * torch.special.ndtr(z) ** (maximum_of - 1)
-    z, weight = z.flatten(0, 1), weight.flatten(0, 1)
     values = function(center + sigma * z)
     # Outside of its domain a function such as a root is not a number. What little probability is
     # there doesn't count; a function that is undefined on more of it has no moments.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from mpelu.gaussian import leaky_moments, moments, quadrature_moments, to_float64
+from mpelu.slopes import squared_slope
 
 _AT_ZERO = 1e-12
 """Where the slopes beside zero are taken, in float64."""
@@ -54,7 +55,7 @@ class ElementwiseFunction:
         points = points.repeat(1, self.channels)
         with torch.no_grad():
             value = self.apply(points)[0]
-        below, above = self._derivative(points)[1:]
+        below, above = self.derivative(points)[1:]
         return value, below, above
 
     def moments(
@@ -90,17 +91,13 @@ class ElementwiseFunction:
             found: Tensor = above + to_float64(self.slope) ** 2 * (1 - above)
             return found.reshape(-1)
         if self.alpha is not None and self.beta is not None:
-            alpha, beta, scale = (to_float64(v) for v in (self.alpha, self.beta, self.scale))
-            # E[e^(2 beta y); y < 0] = e^(2 beta m + 2 beta^2 v) P(z < -(m + 2 beta v) / sigma)
-            tail = torch.special.log_ndtr(-(center + 2 * beta * spread) / sigma)
-            below = torch.exp(2 * beta * center + 2 * beta**2 * spread + tail)
-            above = torch.special.ndtr(center / sigma)
-            found = scale**2 * (above + (alpha * beta) ** 2 * below)
-            return found.reshape(-1)
+            found = squared_slope(self.alpha, self.beta, center, spread)
+            return (to_float64(self.scale) ** 2 * found).reshape(-1)
         mean, variance = self._for_channels(mean), self._for_channels(variance)
-        return quadrature_moments(self._derivative, mean, variance, self.kinks)[1]
+        return quadrature_moments(self.derivative, mean, variance, self.kinks)[1]
 
-    def _derivative(self, points: Tensor) -> Tensor:
+    def derivative(self, points: Tensor) -> Tensor:
+        """f' at float64 [points, channels]; at a kink, one of the slopes beside it."""
         with torch.enable_grad():
             points = points.detach().requires_grad_()
             (found,) = torch.autograd.grad(self.apply(points).sum(), points)

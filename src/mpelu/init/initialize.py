@@ -29,11 +29,13 @@ from mpelu.graph import (
     unchanged_on_error,
     unwrap,
 )
+from mpelu.init.depth import Choice, check_choice, choose, report_depth
 from mpelu.init.layers import layer_of
 from mpelu.init.lsuv import lsuv_
 from mpelu.init.model import (
     check_inputs,
     check_model,
+    fill_bias_,
     input_error,
     reason,
     reset_norms_,
@@ -41,13 +43,16 @@ from mpelu.init.model import (
     zero_biases_,
 )
 from mpelu.init.operations import is_known
+from mpelu.init.orthogonal import fill_orthogonal_
 from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, Plan, Planner, deviation
 from mpelu.init.report import Report, rows_of
 from mpelu.init.rules import GAUSSIAN_STD, MODES, fill_
+from mpelu.init.shape import Structure, shaped
+from mpelu.init.signal import Signal
 
 NETWORK_MODES = (*MODES, "balanced")
 
-METHODS = ("taylor", "exact", "msra", "xavier", "gaussian", "lsuv")
+METHODS = ("taylor", "exact", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
 
 TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off
@@ -70,6 +75,9 @@ def initialize_(
     *,
     std: float = GAUSSIAN_STD,
     input_shape: Sequence[Any] | None = None,
+    distribution: str | None = None,
+    activation_shape: str | None = None,
+    shape_target: float | None = None,
 ) -> Report:
     """Sets every weight of a network by the activation that feeds it.
 
@@ -83,8 +91,10 @@ def initialize_(
             variances, and weights whose prediction fails are scaled by measurement; the price is
             two forward passes.
         method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
-            paper's rule; "msra", "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes
-            example_inputs as its batch).
+            paper's rule; "critical", which keeps the variance of gradients by the weights and
+            that of the signal by the biases; "deep", which is critical and orthogonal with shapes
+            by depth in a network without norms and shortcuts, and exact in any other; "msra",
+            "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes example_inputs as its batch).
         mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" is "fan_in", and
             with example_inputs also scales weights that end in a norm, which takes their scale out
             of the signal, until their gradients come near the last weight's: for one more pass,
@@ -95,6 +105,14 @@ def initialize_(
             shapes for several inputs. Instead of example_inputs, for models that torch.fx can't
             trace, and for predictions that know the size of each map. Nothing is run, unless an
             operation of the model has no rule for shapes alone.
+        distribution: "normal", or "orthogonal": orthogonal matrices, in the middle of the kernel
+            for convolutions of stride one. None for the method's own, which is normal for all but
+            "deep".
+        activation_shape: "depth" sets alpha and beta of every trained MPELU, with alpha beta = 1
+            and a beta that fits the depth of the network: two unrelated inputs leave the network
+            with a correlation of `shape_target`. None leaves them as they are, except for "deep".
+        shape_target: C_f(0), above 0 and below 1. None for at most 0.5 with method "critical" and
+            "deep" and 0.3 with all others, and beta at most 1; shapes below that stay.
 
     Returns:
         A row for each weight; print it for a table.
@@ -113,6 +131,7 @@ def initialize_(
         raise ValueError(f"initialize_: expected std >= 0, got {std}")
     if example_inputs is not None and input_shape is not None:
         raise ValueError("initialize_: expected example_inputs or input_shape, got both")
+    check_choice(method, distribution, activation_shape, shape_target)
     if method == "lsuv":
         if example_inputs is None:
             raise ValueError("initialize_: expected example_inputs for lsuv, got None")
@@ -120,25 +139,47 @@ def initialize_(
     model = unwrap(model)
     parameters = check_model("initialize_", model, generator)
     calls, weights = _calls(model, example_inputs, input_shape)
-    with collector_paused():
-        plans = Planner(calls, weights, method, mode, std).run()
-    _check_finite(plans)
+    choice = choose(calls, method, mode, distribution, activation_shape)
+    critical = choice.method == "critical"
+
+    def plan() -> tuple[list[Plan], list[Signal]]:
+        planner = Planner(calls, weights, choice.method, mode, std, choice.distribution)
+        with collector_paused():
+            plans = planner.run()
+        _check_finite(plans)
+        return plans, planner.signals
+
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     balanced: set[int] = set()
-    # Nothing has been written so far. Only a forward pass can still fail.
-    guard = contextlib.nullcontext() if example_inputs is None else unchanged_on_error(model)
-    with guard:
-        _fill(plans, parameters, method, std, generator)
+    with contextlib.ExitStack() as guards:
+        plans, signals = plan()
+        if choice.activation_shape is not None:
+            structure = Structure(calls, signals, critical)
+            if activation_shape is not None and not structure.modules:
+                raise ValueError(
+                    "initialize_: expected a trained MPELU for activation_shape, got none"
+                )
+            beta = structure.beta(shape_target) if structure.modules else None
+            if beta is not None:
+                guards.enter_context(shaped(structure.modules, beta))
+                plans, signals = plan()
+        # No weight has been written so far. Only a forward pass can still fail.
+        if example_inputs is not None:
+            guards.enter_context(unchanged_on_error(model))
+        _fill(plans, parameters, choice, std, generator)
         reset_norms_(model)
         zero_biases_(plan.bias for plan in plans)
+        for each in plans:
+            fill_bias_(each.bias, each.bias_std, generator)
         if example_inputs is not None:
-            measured, scaled = _measure(model, example_inputs, plans, method)
-            if mode == "balanced" and method in FITTED:
+            measured, scaled = _measure(model, example_inputs, plans, choice.method)
+            if mode == "balanced" and choice.method in FITTED:
                 balanced = _balance_gradients(model, example_inputs, plans, measured)
-    fan = "fan_in" if mode == "balanced" else mode
-    rule = method if method in ("gaussian", "xavier") else f"{method} {fan}"
-    return Report(rows_of(model, parameters, weights, plans, rule, measured, scaled, balanced))
+    rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled, balanced)
+    if critical or choice.activation_shape is not None:
+        return report_depth(rows, plans, calls, signals, critical)
+    return Report(rows)
 
 
 def _calls(
@@ -202,7 +243,7 @@ def _check_finite(plans: Sequence[Plan]) -> None:
 def _fill(
     plans: Sequence[Plan],
     parameters: Mapping[str, nn.Parameter],
-    method: str,
+    choice: Choice,
     std: float,
     generator: torch.Generator | None,
 ) -> None:
@@ -211,7 +252,16 @@ def _fill(
             continue
         weight = _writable(plan, parameters)
         scale = _computed_scale(plan, weight)
-        if method == "gaussian":
+        if choice.distribution == "orthogonal":
+            is_whole = weight.shape == plan.weight.shape
+            fill_orthogonal_(
+                weight,
+                plan.std / scale,
+                generator,
+                plan.groups if is_whole else 1,
+                plan.is_delta and is_whole,
+            )
+        elif choice.method == "gaussian":
             # Drawn with the paper's deviation and then scaled, so that weights of any other are
             # multiples of the same numbers.
             fill_(weight, GAUSSIAN_STD, generator)
@@ -265,7 +315,10 @@ def _measure(
         tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
         if can_scale and _is_off(variance, plan.predicted, tolerance):
             assert plan.predicted is not None
-            factor = (plan.predicted / variance) ** 0.5
+            shift = plan.bias_std**2
+            if variance <= shift:  # of the biases alone
+                return output
+            factor = ((plan.predicted - shift) / (variance - shift)) ** 0.5
             layer.weight.mul_(factor)
             if plan.is_computed:
                 parameters[plan.name].mul_(factor)

@@ -77,6 +77,13 @@ def zero_biases_(biases: Iterable[Tensor | None]) -> None:
 
 
 @torch.no_grad()
+def fill_bias_(bias: Tensor | None, std: float, generator: torch.Generator | None) -> None:
+    """N(0, std^2) if the bias is trained and std positive."""
+    if bias is not None and bias.requires_grad and std > 0:
+        bias.normal_(0, std, generator=generator)
+
+
+@torch.no_grad()
 def reset_norms_(model: nn.Module) -> None:
     """Weight one, bias zero and fresh running statistics for every norm layer that is trained."""
     for module in model.modules():

@@ -14,9 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from mpelu.graph import Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
+from mpelu.init.critical import squared_slope
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.maps import PADDING_NOTE, is_small, pads_small, step_after, surrounded
 from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
+from mpelu.init.orthogonal import has_delta
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
 from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
@@ -25,7 +27,7 @@ from mpelu.init.values import Value, as_value, average, fit
 TARGET = 1.0
 """Variance of every pre-activation, by the rules that can choose it."""
 
-FITTED = ("taylor", "exact", "msra")
+FITTED = ("taylor", "exact", "critical", "msra")
 """Methods that read the moments of what feeds a weight."""
 
 LARGEST = 10.0
@@ -67,6 +69,15 @@ class Plan:
     """Whether the weight is standardized, so that the scale of the parameter has no effect."""
     left: str = ""
     """Why the parameter is left as it was."""
+    bias_std: float = 0.0
+    """Of the layer's biases."""
+    groups: int = 1
+    is_delta: bool = False
+    """Whether an orthogonal weight has its matrix in the middle of the kernel."""
+    reached: float = 1.0
+    """Share of the layer's inputs that are not padding."""
+    index: int = 0
+    """Of the call that uses it first."""
 
 
 class Planner:
@@ -78,6 +89,7 @@ class Planner:
         method: as for `initialize_`.
         mode: as for `initialize_`.
         std: for method "gaussian".
+        distribution: as for `initialize_`.
     """
 
     def __init__(
@@ -87,8 +99,10 @@ class Planner:
         method: str,
         mode: str,
         std: float = GAUSSIAN_STD,
+        distribution: str = "normal",
     ) -> None:
         self._calls, self._weights = calls, weights
+        self._is_orthogonal = distribution == "orthogonal"
         self._method, self._mode, self._gaussian_std = method, mode, std
         self._factor = msra_factor if method == "msra" else safe_taylor_factor
         self._layers = [layer_of(call) for call in calls]
@@ -106,7 +120,8 @@ class Planner:
         )
         self._knows_shapes = any(shape is not None for shape in self._shapes)
         self._additions = sum(len(call.fed_by) > 1 and added_signals(call) for call in calls)
-        self._signals: list[Signal] = []
+        self.signals: list[Signal] = []
+        """Of every call, once `run` is done."""
         self._profiles: list[Profile] = []
         self._steps: list[float] = []
         """Pixels of the input between neighbours on a map, where shapes are not known."""
@@ -127,7 +142,7 @@ class Planner:
                 self._steps.append(step_after(call, layer, self._step(call)))
             if signal.layer is not None and len(self._consumers.get(index, ())) > 1:
                 signal = replace(signal, layer=None)
-            self._signals.append(signal)
+            self.signals.append(signal)
             self._profiles.append(profile)
         return [plan for plans in self._plans.values() for plan in plans]
 
@@ -135,7 +150,7 @@ class Planner:
         return max((self._steps[fed] for fed in call.fed_by), default=1.0)
 
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
-        signal = self._signals[layer.fed]
+        signal = self.signals[layer.fed]
         if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
             signal = doubted(signal, PADDING_NOTE)
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
@@ -143,7 +158,7 @@ class Planner:
         name = None if key is None else key[0]
         is_trained = name is not None and self._weights.is_trained(layer.weight)
         if name is not None and key not in self._of_weight:
-            fan, std = self._std(layer, signal, reached)
+            fan, std, bias_variance = self._std(index, layer, signal, reached)
             plan = Plan(
                 name,
                 layer.weight,
@@ -159,6 +174,11 @@ class Planner:
                 and self._knows_shapes
                 and ends_in_norm(index, self._calls, self._consumers),
                 is_computed=self._weights.is_computed(layer.weight),
+                bias_std=math.sqrt(bias_variance),
+                groups=layer.groups if layer.is_standard else 1,
+                is_delta=self._is_delta(layer),
+                reached=reached,
+                index=index,
             )
             self._of_weight[key] = plan
             self._plans[index] = [plan]
@@ -166,10 +186,11 @@ class Planner:
                 self._adjust(plan, layer, signal, reached)
         if is_trained and not self._of_weight[key].is_fixed:
             mean, variance = _after_random(layer, signal, reached, self._of_weight[key].std)
+            variance = variance + self._of_weight[key].bias_std ** 2
         else:
             mean, variance = _after_fixed(layer, signal)
         is_free = (
-            self._method == "exact"
+            self._method in ("exact", "critical")
             and is_trained
             and self._uses[key] == 1
             and index != self._last
@@ -195,7 +216,7 @@ class Planner:
         """Takes into account how a weight is computed, and that first-order rules may explode."""
         if self._method not in FITTED:
             return
-        if self._knows_shapes and self._method != "exact":
+        if self._knows_shapes and self._method not in ("exact", "critical"):
             _, variance = _after_random(layer, signal, reached, plan.std)
             if average(variance) > LARGEST:
                 plan.std = plan.std * math.sqrt(TARGET / average(variance))
@@ -215,7 +236,7 @@ class Planner:
                 self._share_sum(call)
             elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
                 self._plan_recurrent(index, call, call.target)
-        signal = propagate(Step(call, self._signals, self._shapes, self._factor))
+        signal = propagate(Step(call, self.signals, self._shapes, self._factor))
         if not self._knows_shapes and pads_small(call, self._step(call)):
             signal = doubted(signal, PADDING_NOTE)
         return signal, profile
@@ -223,31 +244,62 @@ class Planner:
     def _padded(
         self, layer: Layer, profile: Profile, shape: torch.Size | None
     ) -> tuple[Profile, float]:
+        if self._is_delta(layer):
+            return resized(profile, shape), 1.0
         if layer.transposed or len(profile) != len(layer.padding):
             return flat(shape), 1.0
         return padded(profile, layer.kernel, layer.stride, layer.dilation, layer.padding)
 
-    def _std(self, layer: Layer, signal: Signal, reached: float) -> tuple[float | None, Value]:
-        """n of the rule and the standard deviation, of each group where they differ.
+    def _is_delta(self, layer: Layer) -> bool:
+        return self._is_orthogonal and self._method != "lsuv" and has_delta(layer)
+
+    def _std(
+        self, index: int, layer: Layer, signal: Signal, reached: float
+    ) -> tuple[float | None, Value, float]:
+        """n of the rule, the standard deviation (of each group where they differ), and the
+        variance of the biases.
 
         Args:
+            index: of the call.
             layer: whose weight it is for.
             signal: into the layer.
             reached: share of the layer's inputs that are not padding.
         """
         if self._method == "lsuv":  # done already
-            return None, deviation(layer.weight)
+            return None, deviation(layer.weight), 0.0
         if self._method == "gaussian":
-            return None, self._gaussian_std
+            return None, self._gaussian_std, 0.0
         if self._method == "xavier":
             fan = fan_of("average", layer.fan_in, layer.fan_out)
-            return fan, fan**-0.5
+            return fan, fan**-0.5, 0.0
         # "balanced" scales only weights whose scale doesn't change the signal, afterwards.
         mode = "fan_in" if self._mode == "balanced" else self._mode
         fan = fan_of(mode, layer.fan_in, layer.fan_out)
-        if self._method == "exact":
-            return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5
-        return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5
+        if self._method == "critical":
+            critical = self._critical(index, layer, signal, fan, reached)
+            if critical is not None:
+                return fan, *critical
+        if self._method in ("exact", "critical"):
+            return fan, (TARGET / (fan * reached * _by_group(layer, signal.second))) ** 0.5, 0.0
+        return fan, (TARGET / (fan * _by_group(layer, signal.factor))) ** 0.5, 0.0
+
+    def _critical(
+        self, index: int, layer: Layer, signal: Signal, fan: float, reached: float
+    ) -> tuple[Value, float] | None:
+        """Weights that keep gradients, and biases that make up for what the signal then loses.
+
+        None where the exact rule has to do: a layer without trained biases, before a norm, at the
+        end, or fed by anything but one activation; and an activation that needs less than none.
+        """
+        bias = layer.bias
+        can_shift = bias is not None and bias.requires_grad and bias.dim() == 1
+        if signal.before is None or not can_shift or index == self._last:
+            return None
+        if self._uses[self._keys[index]] > 1 or ends_in_norm(index, self._calls, self._consumers):
+            return None
+        variance = 1 / (fan * reached * squared_slope(*signal.before))
+        missing = TARGET - variance * layer.fan_in * reached * average(signal.second)
+        return (variance**0.5, max(0.0, missing)) if missing > -1e-6 else None
 
     def _doubts(self, signal: Signal) -> tuple[str, ...]:
         if self._method == "taylor":
@@ -267,7 +319,7 @@ class Planner:
         shortcuts leave nothing: then each addition may add 1 / additions of the target, and no
         chain of them ends above twice the target.
         """
-        fed, signals = call.fed_by, self._signals
+        fed, signals = call.fed_by, self.signals
         free = [index for index in fed if signals[index].layer is not None]
         if not free:
             return
@@ -278,12 +330,13 @@ class Planner:
             assert layer is not None
             for plan in self._plans[layer]:
                 plan.std = plan.std * math.sqrt(share)
+                plan.bias_std *= math.sqrt(share)
                 plan.predicted = (plan.predicted or 0.0) * share
             signals[index] = replace(signals[index], variance=signals[index].variance * share)
 
     def _plan_recurrent(self, index: int, call: Call, module: nn.Module) -> None:
         """Both weights of each layer get half of the target for the sums of its gates."""
-        signal = self._signals[call.fed_by[0]]
+        signal = self.signals[call.fed_by[0]]
         hidden = hidden_second(type(module).__name__.removesuffix("Cell"))
         for name, weight in module.named_parameters(recurse=False):
             path = self._weights.name(weight)

@@ -37,6 +37,13 @@ class Row:
     """Variance of the layer's output by propagation of moments."""
     measured: float | None = None
     """The same on the example inputs."""
+    gradient: float | None = None
+    """Predicted variance of the gradient at the layer's output, relative to the last call's.
+    This and the next two are predicted by "critical", "deep" and shapes by depth."""
+    chi: float | None = None
+    """Factor of the gradient's variance over the layer and the activation before it."""
+    correlation: float | None = None
+    """Of two unrelated inputs at the layer's output."""
     note: str = ""
     """What was assumed, or why the weight was left as it was."""
 
@@ -53,13 +60,17 @@ class Report:
     """
 
     rows: tuple[Row, ...]
+    correlation: float | None = None
+    """C_f(0): the largest correlation that two unrelated inputs have anywhere in the network."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers, strings and lists."""
-        return {"rows": [asdict(row) for row in self.rows]}
+        return {"rows": [asdict(row) for row in self.rows], "correlation": self.correlation}
 
     def __str__(self) -> str:
         header = ["layer", "rule", "fed by", "alpha", "beta", "fan", "std", "predicted", "measured"]
+        has_depth = any(row.correlation is not None for row in self.rows)
+        header += ["gradient", "chi", "correlation"] if has_depth else []
         cells = [
             [
                 row.layer,
@@ -71,10 +82,17 @@ class Report:
                 _number(row.std),
                 _number(row.predicted),
                 _number(row.measured),
+                *(
+                    [_number(row.gradient), _number(row.chi), _number(row.correlation)]
+                    if has_depth
+                    else []
+                ),
             ]
             for row in self.rows
         ]
         notes = [f"{row.layer}: {row.note}" for row in self.rows if row.note]
+        if self.correlation is not None:
+            notes.insert(0, f"C_f(0): {self.correlation:.3g}")
         return "\n".join([*_aligned([header, *cells]), *notes])
 
 

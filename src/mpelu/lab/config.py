@@ -33,7 +33,9 @@ from mpelu.lab.schedules import SCHEDULES
 DATA = tuple(DATA_SETS)
 PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")
 AUGMENT = ("none", "pad-crop-flip", "crop-flip")
-INIT = ("own", "taylor", "exact", "msra", "xavier", "gaussian", "lsuv")
+INIT = ("own", "taylor", "exact", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
+INIT_DISTRIBUTIONS = ("normal", "orthogonal")
+INIT_SHAPES = ("depth",)
 INIT_MODES = ("fan_in", "fan_out", "average")
 PRECISIONS = ("fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -158,12 +160,25 @@ class Config:
     beta: float | None = _field(None, "initial beta of MPELU", _NETWORK, unset="1")
     init: str = _field(
         "own", "weight initialization: own (the one the paper uses for the network), taylor, "
-        "exact, msra, xavier, gaussian or lsuv", _COMMON, label="initialization", choices=INIT,
-        noun="initialization", extensible=True,
+        "exact, critical, deep, msra, xavier, gaussian or lsuv", _COMMON, label="initialization",
+        choices=INIT, noun="initialization", extensible=True,
     )  # fmt: skip
     init_mode: str = _field(
         "fan_in", "fan that --init taylor, exact and msra use: fan_in, fan_out or average",
         _NETWORK, label="initialization mode", choices=INIT_MODES,
+    )  # fmt: skip
+    init_distribution: str | None = _field(
+        None, "distribution of weights that --init sets: normal or orthogonal", _NETWORK,
+        label="distribution of the initialization", choices=INIT_DISTRIBUTIONS,
+        unset="normal; orthogonal for --init deep",
+    )  # fmt: skip
+    init_shape: str | None = _field(
+        None, "depth: --init sets alpha and beta of MPELU by the depth of the network", _NETWORK,
+        label="shape of MPELU", choices=INIT_SHAPES, unset="as built; depth for --init deep",
+    )  # fmt: skip
+    init_sized: bool = _field(
+        False, "let --init exact know the size of the images, so that zero padding counts; "
+        "critical and deep always do", _NETWORK, label="initialization by size",
     )  # fmt: skip
     init_std: float = _field(
         0.01, "standard deviation of --init gaussian", _NETWORK,
@@ -424,7 +439,7 @@ TYPES: dict[str, Any] = typing.get_type_hints(Config)
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
 _FIELDS_1 = frozenset(FIELDS) - {
     "data_dir", "max_pixels", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
-    "convert",
+    "convert", "init_distribution", "init_shape", "init_sized",
 }  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 
@@ -445,7 +460,8 @@ def differing(one: Config, other: Config, *, deciding: bool = False) -> list[str
 
 def _check(name: str, value: Any, info: FieldInfo) -> None:
     _check_type(name, value, TYPES[name])
-    if info.choices is not None and not (info.extensible and is_reference(value)):
+    is_own = info.extensible and is_reference(value)
+    if info.choices is not None and value is not None and not is_own:
         choose(name, value, info.choices, noun=info.noun, hint=info.hint)
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (int, float)) and not isinstance(number, bool):

@@ -1,4 +1,4 @@
-"""The ImageNet networks without shortcuts: 15, 30 and 52 layers, with spatial pyramid pooling."""
+"""Networks without shortcuts: 15, 30 and 52 layers for ImageNet, and any number on small maps."""
 
 from __future__ import annotations
 
@@ -89,6 +89,7 @@ def build(
     fc_width: int = 4096,
     input_size: int = 224,
     norm_momentum: float = _MOMENTUM,
+    small_maps: bool = False,
 ) -> nn.Sequential:
     """Convolutions in three stages, spatial pyramid pooling and three linear layers.
 
@@ -96,9 +97,13 @@ def build(
     20x20, 35x35 and 57x57 at 15, 30 and 52 layers. On small images the pyramid leaves out levels
     that would have bins without a pixel.
 
+    With `small_maps` it is a network to study depth with: 3x3 convolutions of one width, the first
+    of stride 2, all on maps of half the image's size, and one linear layer. Any depth will do; one
+    layer is softmax regression.
+
     Args:
         name: for errors.
-        depth: number of weight layers, 15 or more.
+        depth: number of weight layers, 15 or more; with small_maps 1 or more.
         activation: after every convolution and the first two linear layers.
         num_classes: outputs.
         in_channels: of the images.
@@ -110,7 +115,18 @@ def build(
         fc_width: of the first two linear layers.
         input_size: height and width of the images.
         norm_momentum: of running statistics; the published one needs some thousands of steps.
+        small_maps: all convolutions 3x3 of the same width on maps of half the image's size. It has
+            neither dropout nor fc_width, and batch_norm only if it is True.
     """
+    if small_maps:
+        if dropout:
+            raise ValueError(f"{name}: expected no dropout with small_maps, got {dropout}")
+        at_least(f"{name}: width", width, 1)
+        images = Images(name, in_channels, input_size, exact=True)
+        momentum = norm_momentum if batch_norm else None
+        network = _small(depth, images, activation, num_classes, width, momentum)
+        keep_variance_(network, activation, "fan_in")
+        return network
     at_least(f"{name}: depth", depth, SHALLOWEST)
     at_least(f"{name}: width", width, 1)
     at_least(f"{name}: fc_width", fc_width, 1)
@@ -154,4 +170,26 @@ def build(
         nn.init.normal_(module.weight, std=std)
     linear_rule = f"linear layers std {', '.join(f'{std:g}' for std in stds)}"
     network.own_initialization = f"{network.own_initialization}, {linear_rule}"  # type: ignore[assignment]
+    return network
+
+
+def _small(
+    depth: int,
+    images: Images,
+    activation: ActivationSpec,
+    num_classes: int,
+    width: int,
+    norm_momentum: float | None,
+) -> nn.Sequential:
+    at_least(f"{images.network}: depth", depth, 1)
+    network = nn.Sequential(images)
+    channels, size = images.channels, images.smallest
+    for index in range(depth - 1):
+        network.append(nn.Conv2d(channels, width, 3, 2 if index == 0 else 1, padding=1))
+        if norm_momentum is not None:
+            network.append(nn.BatchNorm2d(width, momentum=norm_momentum, affine=False))
+        network.append(activation.make(width))
+        channels, size = width, size if index else -(-size // 2)
+    network.append(nn.Flatten())
+    network.append(nn.Linear(channels * size**2, num_classes))
     return network

@@ -144,7 +144,8 @@ def create(
         in_channels: of the images.
         **options: the network's own, see the builders: `width`, `shortcut` and
             `gradient_checkpointing` of residual networks, `batch_norm`, `dropout`, `width`,
-            `fc_width`, `input_size` and `norm_momentum` of plain ones, `input_size` of dsn.
+            `fc_width`, `input_size`, `norm_momentum` and `small_maps` of plain ones, `input_size`
+            of dsn.
 
     Returns:
         A module from [batch, in_channels, height, width] to [batch, num_classes].

@@ -8,7 +8,7 @@ said in the report.
 from mpelu.init.operations import aten, pooling, products  # noqa: F401  (registers their rules)
 from mpelu.init.operations.arithmetic import added_signals
 from mpelu.init.operations.calls import is_known, propagate
-from mpelu.init.operations.norms import NORMS, ends_in_norm
+from mpelu.init.operations.norms import NORMS, ends_in_norm, normalizes
 from mpelu.init.operations.registry import Step, register_operation
 from mpelu.init.operations.shape import pads_zeros
 
@@ -18,6 +18,7 @@ __all__ = [
     "added_signals",
     "ends_in_norm",
     "is_known",
+    "normalizes",
     "pads_zeros",
     "propagate",
     "register_operation",

@@ -115,5 +115,12 @@ def ends_in_norm(index: int, calls: Sequence[Call], consumers: Mapping[int, list
     return False
 
 
+def normalizes(call: Call) -> bool:
+    """Whether the call is a norm that is trained."""
+    if call.target is None or is_frozen_norm(call):
+        return False
+    return rule_for(call.target) in _NORMERS
+
+
 def is_frozen_norm(call: Call) -> bool:
     return isinstance(call.target, nn.Module) and is_frozen(call.target)

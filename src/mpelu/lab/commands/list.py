@@ -26,7 +26,8 @@ def run(_: argparse.Namespace) -> None:
     rows = []
     for name in studies.names():
         study = studies.find(name)
-        counts = [len(study.runs(studies.Options(scale=scale))) for scale in SCALES]
+        options = [studies.Options(scale=scale) for scale in SCALES]
+        counts = [len([*study.tuning_runs(each), *study.runs(each)]) for each in options]
         rows.append((name, *(str(count or "-") for count in counts), study.needs, study.title))
     header = ("study", *SCALES, "data", "about")
     terminal = console()

@@ -43,6 +43,7 @@ _EVIDENCE = {
     "study-no-bn": "evidence.unnormalized",
     "study-advice": "evidence.advice",
     "study-anchor": "evidence.anchor",
+    "depth": "evidence.depth",
 }
 _MODULES = _PAPER | _EVIDENCE
 _LOG = logging.getLogger(__name__)

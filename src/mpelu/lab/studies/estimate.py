@@ -40,7 +40,7 @@ def dry_run(studies: Sequence[Study], options: Options, jobs: int) -> Iterator[s
     """
     everything = 0.0
     for study in studies:
-        named = study.runs(options)
+        named = [*study.tuning_runs(options), *study.runs(options)]
         if not named:
             yield f"{study.name}, {options.scale}: trains nothing; takes a few minutes at most"
             continue

@@ -16,6 +16,8 @@ from mpelu.lab.studies.study import NamedRun, Options, ScaledSetting, Study
 
 RUNS = "runs"
 """The directory of run folders inside that of a study."""
+TUNING = "tuning"
+"""The directory of runs that choose learning rates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +115,32 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
+def test_loss(run: Run) -> float:
+    """Of the last test; infinity if the run diverged."""
+    if run.status.get("state") != "finished" or not run.tests:
+        return math.inf
+    loss = run.tests[-1].get("test_loss")
+    return loss if isinstance(loss, float) and math.isfinite(loss) else math.inf
+
+
+def chosen_rates(study: Study, options: Options, folder: Path) -> dict[str, float]:
+    """The learning rate of the lowest test loss, for each setting whose tuning runs have ended.
+
+    Where all of them diverged it is the smallest rate.
+    """
+    losses: dict[str, list[tuple[float, float]]] = {}
+    for named in study.tuning_runs(options):
+        found = examine(named, folder / TUNING / named.name)
+        if found.state == "ended" and found.run is not None:
+            pair = (test_loss(found.run), named.config.lr)
+            losses.setdefault(named.setting, []).append(pair)
+    return {
+        setting: min(pairs)[1]
+        for setting, pairs in losses.items()
+        if len(pairs) == len(study.rates)
+    }
+
+
 def gather(
     study: Study, options: Options, folder: Path, found: Mapping[str, FoundRun] | None = None
 ) -> Gathered:
@@ -124,7 +152,7 @@ def gather(
         folder: the study's directory.
         found: what `examine` found, by name of the run; None to read the folders.
     """
-    named = study.runs(options)
+    named = study.runs(options, chosen_rates(study, options, folder))
     if found is None:
         found = {each.name: examine(each, folder / RUNS / each.name) for each in named}
     ended: dict[str, list[EndedRun]] = {}

@@ -11,7 +11,15 @@ from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.run.lock import lock
 from mpelu.lab.studies import executors, results, summary
-from mpelu.lab.studies.gather import RUNS, FoundRun, Gathered, examine, gather
+from mpelu.lab.studies.gather import (
+    RUNS,
+    TUNING,
+    FoundRun,
+    Gathered,
+    chosen_rates,
+    examine,
+    gather,
+)
 from mpelu.lab.studies.job import Job, JobOutcome, is_full
 from mpelu.lab.studies.results import Result
 from mpelu.lab.studies.study import Execution, NamedRun, Options, Study
@@ -95,25 +103,50 @@ def _check_data(study: Study, options: Options, progress: bool) -> None:
 def _run(
     study: Study, options: Options, execution: Execution, folder: Path
 ) -> Iterator[StudyEvent]:
-    named = {each.name: each for each in study.runs(options)}
-    found = {name: examine(each, folder / RUNS / name) for name, each in named.items()}
+    yield from _run_all(study, options, execution, study.tuning_runs(options), folder / TUNING)
+    rates = chosen_rates(study, options, folder)
+    runs = [
+        each
+        for each in study.runs(options, rates)
+        if not study.rates or options.is_smoke or each.setting in rates
+    ]
+    found = yield from _run_all(study, options, execution, runs, folder / RUNS)
+    found |= {
+        each.name: FoundRun(state="new", reason="its learning rate hasn't been chosen")
+        for each in study.runs(options, rates)
+        if each.name not in found
+    }
+    result = _summarize(gather(study, options, folder, found))
+    results.write(result, folder)
+    yield StudyEvent(text=f"written to {folder}", result=result)
+
+
+def _run_all(
+    study: Study,
+    options: Options,
+    execution: Execution,
+    runs: Sequence[NamedRun],
+    folder: Path,
+) -> Generator[StudyEvent, None, dict[str, FoundRun]]:
+    """Executes those of the runs that haven't ended. Returns what is then in their folders."""
+    named = {each.name: each for each in runs}
+    found = {name: examine(each, folder / name) for name, each in named.items()}
     for name, each in found.items():
         if each.state == "foreign":
-            text = f"left out: {folder / RUNS / name}: {each.reason}"
+            text = f"left out: {folder / name}: {each.reason}"
             yield StudyEvent(text=text, is_problem=True)
     jobs = [_job(named[name], folder) for name in named if _is_due(found[name])]
     if named:
         ended = sum(each.state == "ended" for each in found.values())
         before = f", {ended} finished before" if ended else ""
-        yield StudyEvent(text=f"{study.name}, {options.scale}: {plural(len(jobs), 'run')}{before}")
+        purpose = " to choose learning rates" if folder.name == TUNING else ""
+        count = f"{plural(len(jobs), 'run')}{purpose}"
+        yield StudyEvent(text=f"{study.name}, {options.scale}: {count}{before}")
     if jobs:
-        (folder / RUNS).mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
         yield from _execute(study, options, execution, jobs)
     # Each folder is read once: those of finished runs above, the others now.
-    found |= {job.name: examine(named[job.name], folder / RUNS / job.name) for job in jobs}
-    result = _summarize(gather(study, options, folder, found))
-    results.write(result, folder)
-    yield StudyEvent(text=f"written to {folder}", result=result)
+    return found | {job.name: examine(named[job.name], folder / job.name) for job in jobs}
 
 
 def _is_due(found: FoundRun) -> bool:
@@ -121,7 +154,7 @@ def _is_due(found: FoundRun) -> bool:
 
 
 def _job(named: NamedRun, folder: Path) -> Job:
-    path = folder / RUNS / named.name
+    path = folder / named.name
     return Job(name=named.name, config=named.config, folder=str(path.resolve()))
 
 

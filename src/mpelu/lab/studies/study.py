@@ -25,6 +25,8 @@ EXECUTORS = ("local", "ray")
 OUT = Path("out/reproduce")
 SEEDS = {"smoke": 1, "small": 2, "full": 5}
 """Runs per setting by default."""
+TUNING_SEED = 10_000
+"""Of the runs that choose learning rates. No result uses it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +160,9 @@ class Study:
     sources: Mapping[str, str] = field(default_factory=dict)
     """What each source says where paper and published code disagree. The first one is followed by
     default."""
+    rates: tuple[float, ...] = ()
+    """Learning rates that each setting is tried with first, on a seed of its own; its runs take
+    the one of the lowest test loss. None to take the config's."""
     comparisons: tuple[tuple[str, str], ...] = ()
     """Pairs of settings whose difference is reported with an interval."""
     summarize: Callable[[Gathered], Result] | None = None
@@ -191,15 +196,39 @@ class Study:
                 found.append(ScaledSetting(setting=setting, config=scaled, shrunk=shrunk))
         return found
 
-    def runs(self, options: Options) -> list[NamedRun]:
-        """Every run at this scale, seed by seed: each setting has one before any has two."""
+    def tuning_runs(self, options: Options) -> list[NamedRun]:
+        """Runs that choose learning rates; none in a smoke test, which can't tell."""
+        if options.is_smoke:
+            return []
+        return [
+            NamedRun(
+                name=f"{each.setting.name}-lr{rate:g}",
+                setting=each.setting.name,
+                seed=TUNING_SEED,
+                config=replace(each.config, seed=TUNING_SEED, lr=rate),
+            )
+            for each in self.at_scale(options)
+            if each.config is not None
+            for rate in self.rates
+        ]
+
+    def runs(self, options: Options, rates: Mapping[str, float] | None = None) -> list[NamedRun]:
+        """Every run at this scale, seed by seed: each setting has one before any has two.
+
+        Args:
+            options: scale and seeds.
+            rates: learning rates that were chosen, by setting; the config's for all others.
+        """
         settings = self.at_scale(options)
+        chosen = rates or {}
         return [
             NamedRun(
                 name=f"{each.setting.name}-seed{seed}",
                 setting=each.setting.name,
                 seed=seed,
-                config=replace(each.config, seed=seed),
+                config=replace(
+                    each.config, seed=seed, lr=chosen.get(each.setting.name, each.config.lr)
+                ),
             )
             for seed in range(self.first_seed, self.first_seed + self.seed_count(options))
             for each in settings

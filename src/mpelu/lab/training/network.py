@@ -143,12 +143,21 @@ def build(
         torch.manual_seed(derive(config.seed, "network"))
         model = create(config, classes, channels, size)
         if config.init != "own":
-            _initialize(model, config, example)
+            _initialize(model, config, example, (channels, size, size))
+        elif config.init_distribution is not None or config.init_shape is not None:
+            name = "init_shape" if config.init_distribution is None else "init_distribution"
+            raise UserError("expected --init exact, critical or deep with it, got own", field=name)
         _fill_linear(model, config.linear_std)
     return model
 
 
-def _initialize(model: nn.Module, config: Config, example: Tensor | None) -> None:
+_SIZED = ("critical", "deep")
+"""Methods that are always told the size of the images, so that padding counts."""
+
+
+def _initialize(
+    model: nn.Module, config: Config, example: Tensor | None, shape: tuple[int, int, int]
+) -> None:
     generator = torch.Generator().manual_seed(derive(config.seed, "init"))
     if is_reference(config.init):
         references.call("init", config.init, model, offered={"generator": generator})
@@ -162,6 +171,9 @@ def _initialize(model: nn.Module, config: Config, example: Tensor | None) -> Non
                 mode=config.init_mode,
                 generator=generator,
                 std=config.init_std,
+                input_shape=shape if config.init_sized or config.init in _SIZED else None,
+                distribution=config.init_distribution,
+                activation_shape=config.init_shape,
             )
     except (ValueError, RuntimeError) as error:
         raise UserError(one_line(error)) from error

@@ -1,0 +1,190 @@
+"""alpha and beta of every MPELU from the depth of the network around it.
+
+The structure is read from the calls: what draws two inputs together (activations), what weighs
+several paths against each other (additions and concatenations) and what sets them apart again
+(batch norm). With it, `mpelu.theory` finds the beta at which two unrelated inputs come together to
+the target, C_f(0), wherever in the network they are closest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mpelu.activations.elementwise import ElementwiseFunction, exponential, leaky
+from mpelu.graph import Call
+from mpelu.init.activations import Activation
+from mpelu.init.critical import as_function
+from mpelu.init.layers import layer_of
+from mpelu.init.operations import added_signals
+from mpelu.init.signal import Signal
+from mpelu.init.values import average
+from mpelu.modules import MPELU
+from mpelu.theory.shaping import Map, beta_for, network_correlation, tabulated_map
+
+SHAPES = ("depth",)
+CRITICAL_TARGET, TARGET = 0.5, 0.3
+"""C_f(0) that shapes are chosen for where the user doesn't say, with critical biases and without.
+
+Without them inputs are also pushed apart, so the same shape has a smaller C_f(0)."""
+LARGEST_BETA = 1.0
+"""Of shapes chosen without a target: shallow networks get no more curvature than ELU has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a call does to the correlation of two inputs."""
+
+    fed: tuple[int, ...] = ()
+    """Where it comes from; from nowhere, it is zero."""
+    weights: tuple[float, ...] = ()
+    """Of several paths."""
+    module: MPELU | None = None
+    """The MPELU whose shape can be chosen."""
+    map: Map | None = None
+    """Of an activation as it is."""
+
+
+class Structure:
+    """How correlations travel through a network.
+
+    Args:
+        calls: of the model, in order.
+        signals: of every call, as the planner left them.
+        critical: whether layers have biases of the critical variance.
+    """
+
+    def __init__(self, calls: Sequence[Call], signals: Sequence[Signal], critical: bool) -> None:
+        self._critical = critical
+        self._places = [_place(index, calls, signals, critical) for index in range(len(calls))]
+
+    @property
+    def modules(self) -> list[MPELU]:
+        """The MPELUs whose shape can be chosen."""
+        found = {id(each.module): each.module for each in self._places if each.module is not None}
+        return list(found.values())
+
+    def correlations(self, step: Map | None = None) -> list[float]:
+        """After every call, for two inputs that have none.
+
+        Args:
+            step: map of the MPELUs whose shape can be chosen; None for the shape they have.
+        """
+        found: list[float] = []
+        for place in self._places:
+            if not place.fed:
+                value = 0.0
+            elif place.weights:
+                total = sum(place.weights) or 1.0
+                pairs = zip(place.weights, place.fed, strict=True)
+                value = sum(weight * found[index] for weight, index in pairs) / total
+            else:
+                value = max(found[index] for index in place.fed)
+            if place.module is not None and step is not None:
+                value = step(value)
+            elif place.map is not None:
+                value = place.map(value)
+            found.append(value)
+        return found
+
+    def closest(self, step: Map | None = None) -> float:
+        """C_f(0): the largest correlation anywhere."""
+        return max(self.correlations(step), default=0.0)
+
+    def beta(self, target: float | None) -> float | None:
+        """beta that gives the target, with alpha = 1 / beta; None where shapes can stay.
+
+        Without a target, the default is an upper bound: shapes that keep below it stay.
+        """
+        if target is not None:
+            return beta_for(self.closest, target, self._critical)
+        bound = CRITICAL_TARGET if self._critical else TARGET
+        if self.closest() <= bound:
+            return None
+        if network_correlation(self.closest, LARGEST_BETA, self._critical) <= bound:
+            return LARGEST_BETA
+        return beta_for(self.closest, bound, self._critical, LARGEST_BETA)
+
+
+def _place(index: int, calls: Sequence[Call], signals: Sequence[Signal], critical: bool) -> _Place:
+    call = calls[index]
+    if call.target is None or not call.fed_by:
+        return _Place()
+    layer = layer_of(call)
+    if layer is not None:
+        return _Place((layer.fed,))
+    if isinstance(call.target, _BatchNorm) or call.target is F.batch_norm:
+        # It takes the mean over the batch away, which is what unrelated inputs have in common.
+        return _Place()
+    before = signals[index].before
+    if before is not None and before is not signals[call.fed_by[0]].before:
+        can_change = isinstance(call.target, MPELU) and _is_trained(call.target)
+        module = call.target if can_change else None
+        return _Place(call.fed_by[:1], (), module, _map_of(before[0], critical))  # type: ignore[arg-type]
+    if len(call.fed_by) > 1 and (added_signals(call) or call.name in _JOINS):
+        return _Place(call.fed_by, tuple(average(signals[each].second) for each in call.fed_by))
+    return _Place(call.fed_by)
+
+
+_JOINS = ("cat", "concat", "concatenate", "stack")
+
+
+def _is_trained(module: MPELU) -> bool:
+    return module.alpha.requires_grad and module.beta.requires_grad
+
+
+def _map_of(activation: Activation, critical: bool) -> Map:
+    """Of an activation as it is; parameters that differ by channel are averaged."""
+    if activation.slope is not None:
+        return _leaky_map(average(activation.slope), critical)
+    if activation.alpha is not None and activation.beta is not None:
+        return _exponential_map(average(activation.alpha), average(activation.beta), critical)
+    return _other_map(activation, critical)
+
+
+@lru_cache(maxsize=256)
+def _leaky_map(slope: float, critical: bool) -> Map:
+    return tabulated_map(leaky(slope), critical)
+
+
+@lru_cache(maxsize=256)
+def _exponential_map(alpha: float, beta: float, critical: bool) -> Map:
+    return tabulated_map(exponential(alpha, beta), critical)
+
+
+@lru_cache(maxsize=256)
+def _other_map(activation: Activation, critical: bool) -> Map:
+    function = as_function(activation)
+    if function.channels > 1:  # the first channel stands for all
+        channels = function.channels
+
+        def first(y: torch.Tensor) -> torch.Tensor:
+            flat = y.reshape(-1, 1).expand(-1, channels)
+            return function.apply(flat)[:, 0].reshape(y.shape)
+
+        function = ElementwiseFunction(apply=first, kinks=function.kinks)
+    return tabulated_map(function, critical)
+
+
+@contextlib.contextmanager
+def shaped(modules: Sequence[MPELU], beta: float) -> Iterator[None]:
+    """Gives modules the shape (1 / beta, beta), and takes it back if an error is raised within."""
+    kept = [(each.alpha.detach().clone(), each.beta.detach().clone()) for each in modules]
+    try:
+        with torch.no_grad():
+            for each in modules:
+                each.alpha.fill_(1 / beta)
+                each.beta.fill_(beta)
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for each, (alpha, own_beta) in zip(modules, kept, strict=True):
+                each.alpha.copy_(alpha)
+                each.beta.copy_(own_beta)
+        raise

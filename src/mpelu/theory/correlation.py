@@ -1,0 +1,198 @@
+"""How two inputs are drawn together by an activation: the correlation map and its slope.
+
+Two Gaussian inputs y1 and y2 of the same mean and variance have the correlation c. The map takes c
+to C(c) = E[f(y1) f(y2)] / E[f^2]. Given y1, y2 is Gaussian too, so the expectation over y2 is that
+of a shifted Gaussian: in closed form for the exponential and the leaky family, by quadrature for
+any other function. The expectation over y1 is a quadrature of fixed cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mpelu.activations.elementwise import ElementwiseFunction
+from mpelu.gaussian import HALVINGS, gaussian_nodes, leaky_moments, quadrature_moments, to_float64
+from mpelu.slopes import exponential_mean, exponential_slope, normal_cdf
+
+_FINE = 36
+"""Halvings of the panels for the slope, which may jump within sqrt(1 - c^2) of a kink."""
+_EQUAL = 1e-15
+"""Two inputs whose correlation is this close to one are the same."""
+
+
+@torch.no_grad()
+def covariance(
+    function: ElementwiseFunction,
+    correlation: float | Tensor,
+    mean: float | Tensor = 0.0,
+    variance: float | Tensor = 1.0,
+) -> Tensor:
+    """E[f(y1) f(y2)] of two Gaussian inputs with this correlation, not centered.
+
+    Args:
+        function: the activation, as `mpelu.activations.describe` gives it.
+        correlation: from -1 to 1; a number or shape [n], or [channels] if the function's
+            parameters differ by channel.
+        mean: of both inputs, a number or as correlation.
+        variance: of both inputs, positive; as mean.
+
+    Returns:
+        A float64 tensor of shape [n] or [channels].
+
+    Example:
+        >>> from mpelu.activations import describe
+        >>> covariance(describe(torch.nn.ReLU()), torch.tensor([0.0, 1.0]))
+        tensor([0.1592, 0.5000], dtype=torch.float64)
+    """
+    return _expected(
+        function, correlation, mean, variance, function.apply, _conditional_mean, HALVINGS
+    )
+
+
+@torch.no_grad()
+def slope_covariance(
+    function: ElementwiseFunction,
+    correlation: float | Tensor,
+    mean: float | Tensor = 0.0,
+    variance: float | Tensor = 1.0,
+) -> Tensor:
+    """E[f'(y1) f'(y2)], the derivative of `covariance` by the covariance of the inputs.
+
+    Args and returns are those of `covariance`.
+    """
+    return _expected(
+        function, correlation, mean, variance, function.derivative, _conditional_slope, _FINE
+    )
+
+
+def correlation_map(
+    function: ElementwiseFunction, correlation: float | Tensor, variance: float | Tensor = 1.0
+) -> Tensor:
+    """C(c) = E[f(y1) f(y2)] / E[f^2] for inputs of mean zero.
+
+    Args and returns are those of `covariance`.
+
+    Example:
+        >>> from mpelu.activations import describe
+        >>> round(correlation_map(describe(mpelu.MPELU(alpha=2.5, beta=0.4)), 0.0).item(), 4)
+        0.0086
+    """
+    return covariance(function, correlation, 0.0, variance) / function.moments(0.0, variance)[1]
+
+
+def correlation_slope(
+    function: ElementwiseFunction, correlation: float | Tensor, variance: float | Tensor = 1.0
+) -> Tensor:
+    """C'(c) for inputs of mean zero. C'(1) = variance E[f'^2] / E[f^2].
+
+    Args and returns are those of `covariance`.
+    """
+    second = function.moments(0.0, variance)[1]
+    return slope_covariance(function, correlation, 0.0, variance) * variance / second
+
+
+def _real_kinks(function: ElementwiseFunction) -> list[float | Tensor]:
+    """Zero, and those of the function's likely kinks where its slope or value jumps."""
+    if function.has_closed_form:
+        return list(function.kinks)
+    found: list[float | Tensor] = [0.0]
+    for kink in function.kinks:
+        place = to_float64(kink).reshape(-1).expand(function.channels)
+        beside = torch.stack([place - _BESIDE, place + _BESIDE])
+        jumps = [function.derivative(beside).diff(dim=0), function.apply(beside).diff(dim=0)]
+        if max(jump.abs().max().item() for jump in jumps) > 1e3 * _BESIDE:
+            found.append(kink)
+    return found
+
+
+_BESIDE = 1e-8
+
+Conditional = Callable[[ElementwiseFunction, Tensor, Tensor], Tensor]
+"""The mean of a function under N(mean [points, n], variance [n])."""
+
+
+def _expected(
+    function: ElementwiseFunction,
+    correlation: float | Tensor,
+    mean: float | Tensor,
+    variance: float | Tensor,
+    apply: Callable[[Tensor], Tensor],
+    conditional: Conditional,
+    halvings: int,
+) -> Tensor:
+    given = to_float64(correlation).reshape(-1)
+    if not (given.abs() <= 1).all():
+        raise ValueError(f"expected a correlation from -1 to 1, got {given.abs().max().item():g}")
+    c, center, spread, _ = torch.broadcast_tensors(
+        given,
+        to_float64(mean).reshape(-1),
+        to_float64(variance).reshape(-1),
+        torch.empty(function.channels),
+    )
+    sigma = spread.sqrt()
+    rest = (1 - c) * (1 + c)
+    # The expectation over y2 bends where its mean, m + c (y1 - m), is at a kink.
+    toward = torch.where(c.abs() < _EQUAL, _EQUAL, c)
+    places = _real_kinks(function)
+    moved = [center + (kink - center) / toward for kink in places]
+    kinks = [
+        *places,
+        *(new for new, old in zip(moved, places, strict=True) if not bool((new == old).all())),
+    ]
+    z, weight = gaussian_nodes(center, sigma, kinks, halvings)
+    y = center + sigma * z
+    other = center + c * sigma * z
+    values = torch.where(
+        rest > _EQUAL, conditional(function, other, (spread * rest).clamp(min=_EQUAL)), apply(other)
+    )
+    return (weight * apply(y) * values).sum(0)
+
+
+def _conditional_mean(function: ElementwiseFunction, mean: Tensor, variance: Tensor) -> Tensor:
+    if function.slope is not None:
+        return leaky_moments(function.slope, mean, variance)[0]
+    if function.alpha is not None and function.beta is not None:
+        alpha, beta = to_float64(function.alpha), to_float64(function.beta)
+        return to_float64(function.scale) * exponential_mean(alpha, beta, mean, variance)
+    return _by_quadrature(function, function.apply, mean, variance)
+
+
+def _conditional_slope(function: ElementwiseFunction, mean: Tensor, variance: Tensor) -> Tensor:
+    if function.slope is not None:
+        above = normal_cdf(mean / variance.sqrt())
+        found: Tensor = above + to_float64(function.slope) * (1 - above)
+        return found
+    if function.alpha is not None and function.beta is not None:
+        alpha, beta = to_float64(function.alpha), to_float64(function.beta)
+        return to_float64(function.scale) * exponential_slope(alpha, beta, mean, variance)
+    return _by_quadrature(function, function.derivative, mean, variance)
+
+
+def _by_quadrature(
+    function: ElementwiseFunction,
+    apply: Callable[[Tensor], Tensor],
+    mean: Tensor,
+    variance: Tensor,
+) -> Tensor:
+    """Column by column, which bounds the memory."""
+    columns = []
+    places = _real_kinks(function)
+    for index, column in enumerate(mean.T):
+        kinks = [
+            kink[index] if isinstance(kink, Tensor) and kink.numel() > 1 else kink
+            for kink in places
+        ]
+        if function.channels == 1:
+            chosen = apply
+        else:
+
+            def chosen(y: Tensor, index: int = index) -> Tensor:
+                """The function of one channel, at any number of points."""
+                flat = y.reshape(-1, 1).expand(-1, function.channels)
+                return apply(flat)[:, index].reshape(y.shape)
+
+        columns.append(quadrature_moments(chosen, column, variance[index], kinks)[0])
+    return torch.stack(columns, 1)

@@ -1,0 +1,221 @@
+"""Closed forms against 30-digit arithmetic; maps, fixed points and shapes against what is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import mpelu
+from mpelu import theory
+from mpelu.activations import describe
+from mpelu.activations.elementwise import ElementwiseFunction, exponential, leaky
+
+mpmath = pytest.importorskip("mpmath")
+SHAPES = [(1.0, 1.0), (2.5, 0.4), (20.0, 0.05), (0.3, 7.0)]
+
+
+def gaussian(integrand: Callable[[Any], Any], mean: float, variance: float) -> float:
+    """E[integrand(y, z)] for y = mean + sigma z, in pieces that end where y is zero."""
+    with mpmath.workdps(30):
+        sigma = mpmath.sqrt(mpmath.mpf(variance))
+        kink = -mpmath.mpf(mean) / sigma
+        places = {kink + step for step in (0, -0.01, -0.1, -1, -4, 0.1, 1, 4)} | {-14, 14}
+
+        def weighted(z: Any) -> Any:
+            return integrand((mean + sigma * z, z)) * mpmath.npdf(z)
+
+        return float(mpmath.quad(weighted, sorted(p for p in places if -14 <= p <= 14)))
+
+
+def value(y: Any, alpha: float, beta: float) -> Any:
+    return y if y > 0 else alpha * mpmath.expm1(beta * y)
+
+
+def slope(y: Any, alpha: float, beta: float) -> Any:
+    return mpmath.mpf(1) if y > 0 else alpha * beta * mpmath.exp(beta * y)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), SHAPES)
+@pytest.mark.parametrize(("mean", "variance"), [(0.0, 1.0), (-1.5, 0.5), (2.0, 3.0), (-4.0, 0.2)])
+def test_moments_of_derivatives_are_exact(
+    alpha: float, beta: float, mean: float, variance: float
+) -> None:
+    squared = gaussian(lambda yz: slope(yz[0], alpha, beta) ** 2, mean, variance)
+    product = gaussian(
+        lambda yz: value(yz[0], alpha, beta) * slope(yz[0], alpha, beta) * yz[1], mean, variance
+    )
+    assert theory.squared_slope(alpha, beta, mean, variance).item() == pytest.approx(
+        squared, rel=1e-10
+    )
+    # The product passes through zero; its halves are of the size of the squared slope.
+    assert theory.slope_product(alpha, beta, mean, variance).item() == pytest.approx(
+        product, rel=1e-10, abs=1e-10 * squared
+    )
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.4, 1.0, 8.0])
+@pytest.mark.parametrize("mean", [0.0, -0.7])
+def test_curvature_is_exact_and_infinite_with_a_kink(beta: float, mean: float) -> None:
+    expected = gaussian(
+        lambda yz: mpmath.mpf(0) if yz[0] > 0 else (beta * mpmath.exp(beta * yz[0])) ** 2, mean, 1.0
+    )
+    found = theory.squared_curvature(1 / beta, beta, mean)
+    assert found.item() == pytest.approx(expected, rel=1e-10)
+    assert theory.squared_curvature(2 / beta, beta, mean).item() == math.inf
+
+
+def test_the_product_is_the_derivative_of_the_second_moment() -> None:
+    variance = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    theory.moments(1.7, 0.8, variance)[1].backward()
+    assert variance.grad is not None
+    found = theory.slope_product(1.7, 0.8, 0.0, 1.3).item() / math.sqrt(1.3)
+    assert found == pytest.approx(variance.grad.item(), rel=1e-12)
+
+
+def double_integral(alpha: float, beta: float, c: float, of_slopes: bool) -> float:
+    """E[f(u) f(v)] or E[f'(u) f'(v)] by mpmath, the inner Gaussian integral in closed form."""
+    with mpmath.workdps(20):
+        rest = mpmath.sqrt(1 - mpmath.mpf(c) ** 2)
+
+        def inner(u: Any) -> Any:
+            m = c * u
+            tilted = mpmath.exp(beta * m + beta**2 * rest**2 / 2) * mpmath.ncdf(
+                -(m + beta * rest**2) / rest
+            )
+            above = mpmath.ncdf(m / rest)
+            if of_slopes:
+                return above + alpha * beta * tilted
+            return m * above + rest * mpmath.npdf(m / rest) + alpha * (tilted - (1 - above))
+
+        outer = slope if of_slopes else value
+        return float(
+            mpmath.quad(
+                lambda u: outer(u, alpha, beta) * inner(u) * mpmath.npdf(u),
+                [-12, -4, -1, -0.1, -0.001, 0, 0.001, 0.1, 1, 4, 12],
+            )
+        )
+
+
+@pytest.mark.parametrize(("alpha", "beta"), SHAPES)
+@pytest.mark.parametrize("c", [-0.8, 0.0, 0.5, 0.999])
+def test_covariances_are_exact(alpha: float, beta: float, c: float) -> None:
+    function = exponential(alpha, beta)
+    assert theory.covariance(function, c).item() == pytest.approx(
+        double_integral(alpha, beta, c, False), rel=1e-9, abs=1e-12
+    )
+    assert theory.slope_covariance(function, c).item() == pytest.approx(
+        double_integral(alpha, beta, c, True), rel=1e-9
+    )
+
+
+def test_relu_has_the_arc_cosine_kernel() -> None:
+    c = torch.linspace(-1, 1, 41, dtype=torch.float64)
+    expected = ((1 - c**2).sqrt() + c * (math.pi - torch.arccos(c))) / math.pi
+    torch.testing.assert_close(theory.correlation_map(leaky(0.0), c), expected, rtol=0, atol=1e-12)
+    slopes = 1 - torch.arccos(c) / math.pi
+    found = theory.correlation_slope(leaky(0.0), c)
+    torch.testing.assert_close(found[1:-1], slopes[1:-1], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("module", [nn.ReLU(), nn.ELU(), mpelu.MPELU(alpha=2.5, beta=0.4)])
+def test_quadrature_for_any_function_agrees_with_the_closed_form(module: nn.Module) -> None:
+    closed = describe(module)
+    assert closed is not None
+    general = ElementwiseFunction(apply=closed.apply)
+    for c in (-0.5, 0.3, 0.9):
+        for one in (theory.covariance, theory.slope_covariance):
+            assert one(general, c).item() == pytest.approx(one(closed, c).item(), rel=1e-9)
+
+
+def test_each_channel_has_its_own_map() -> None:
+    function = exponential(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 0.4]))
+    found = theory.correlation_map(function, 0.3)
+    each = [theory.correlation_map(exponential(*pair), 0.3).item() for pair in SHAPES[:2]]
+    assert found.tolist() == pytest.approx(each, rel=1e-6)  # float32 parameters
+
+
+def test_a_correlation_beyond_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected a correlation from -1 to 1, got 1\.5"):
+        theory.covariance(leaky(0.0), 1.5)
+
+
+def test_critical_variances_keep_signal_and_gradient() -> None:
+    for module in (nn.ELU(), nn.Tanh(), nn.ReLU(), mpelu.MPELU(alpha=3.0, beta=0.3)):
+        function = describe(module)
+        assert function is not None
+        found = theory.critical_variances(function)
+        assert found is not None
+        point = theory.fixed_point(function, *found)
+        assert point.variance == pytest.approx(1.0, abs=1e-6)
+        assert point.chi == pytest.approx(1.0, abs=1e-6)
+    softplus = describe(nn.Softplus())
+    assert softplus is not None
+    assert theory.critical_variances(softplus) is None
+
+
+def test_fixed_points_of_tanh_are_those_of_the_literature() -> None:
+    """Schoenholz et al.: without biases tanh turns chaotic at a weight variance of one."""
+    function = describe(nn.Tanh())
+    assert function is not None
+    ordered = theory.fixed_point(function, 0.5, 0.2)
+    assert ordered.chi < 1
+    assert ordered.correlation == 1.0
+    chaotic = theory.fixed_point(function, 4.0, 0.2)
+    assert chaotic.chi > 1
+    assert 0 < chaotic.correlation < 1
+    q = chaotic.variance
+    assert theory.next_variance(function, q, 4.0, 0.2) == pytest.approx(q, rel=1e-9)
+    covariance = theory.covariance(function, chaotic.correlation, 0.0, q).item()
+    assert (4.0 * covariance + 0.2) / q == pytest.approx(chaotic.correlation, abs=1e-9)
+    assert theory.fixed_point(function, 0.5).variance == 0.0
+    assert theory.fixed_point(leaky(0.0), 3.0).variance == math.inf
+
+
+def test_depth_scales_say_how_fast_variances_settle() -> None:
+    function = describe(nn.ELU())
+    assert function is not None
+    point = theory.fixed_point(function, 1.2, 0.3)
+    q = point.variance * 1.001
+    for _ in range(5):
+        q = theory.next_variance(function, q, 1.2, 0.3)
+    fall = math.log(abs(q - point.variance) / (0.001 * point.variance))
+    assert -5 / fall == pytest.approx(point.variance_scale, rel=0.01)
+
+
+@pytest.mark.parametrize("critical", [False, True])
+def test_the_tabulated_map_is_the_map(critical: bool) -> None:
+    c = torch.linspace(0, 1, 57, dtype=torch.float64)
+    for function in (exponential(1 / 0.3, 0.3), exponential(1.0, 1.0), leaky(0.0)):
+        expected = theory.correlation_map(function, c)
+        if critical:
+            share = (function.moments()[1] / function.squared_slope()).item()
+            expected = share * expected + 1 - share
+        step = theory.tabulated_map(function, critical)
+        found = torch.tensor([step(each) for each in c.tolist()], dtype=torch.float64)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("critical", [False, True])
+@pytest.mark.parametrize("depth", [10, 100, 400])
+def test_beta_reaches_the_target(depth: int, critical: bool) -> None:
+    network = theory.chain(depth)
+    beta = theory.beta_for(network, 0.3, critical)
+    assert theory.network_correlation(network, beta, critical) == pytest.approx(0.3, abs=1e-6)
+
+
+def test_beta_falls_like_the_root_of_depth() -> None:
+    shallow, deep = (theory.beta_for(theory.chain(n), 0.5, critical=True) for n in (100, 400))
+    assert 1.8 < shallow / deep < 2.3
+
+
+def test_a_target_out_of_reach_names_the_limit() -> None:
+    limit = theory.network_correlation(theory.chain(2), 1e3)
+    with pytest.raises(ValueError, match=rf"up to {limit:.4g}, this network's limit .* got 0.9"):
+        theory.beta_for(theory.chain(2), 0.9)
+    with pytest.raises(ValueError, match="above 0 and below 1, got 1"):
+        theory.beta_for(theory.chain(2), 1.0)
