@@ -119,8 +119,12 @@ def test_only_the_run_package_names_the_files_of_a_run_folder(name: str) -> None
 
 def test_only_commands_print() -> None:
     """And the display, which commands ask for, and `python -m mpelu.kernels`."""
-    allowed = ("mpelu.lab.commands", "mpelu.lab.cli", "mpelu.lab.training.display")
-    allowed += ("mpelu.kernels.__main__",)
+    allowed = (
+        "mpelu.lab.commands",
+        "mpelu.lab.cli",
+        "mpelu.lab.training.display",
+        "mpelu.kernels.__main__",
+    )
     for module in MODULES:
         if module.startswith(allowed):
             continue
