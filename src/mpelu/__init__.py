@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpelu import activations, converting, functional, init, kernels, models
+    from mpelu import activations, converting, functional, init, kernels, models, theory
     from mpelu.activations import register_activation
     from mpelu.converting import convert, load_state_dict
     from mpelu.diagnosis import diagnose
@@ -29,6 +29,7 @@ __all__ = [
     "mpelu",
     "param_groups",
     "register_activation",
+    "theory",
 ]
 __version__ = "0.1.0"
 
@@ -44,7 +45,7 @@ _HOMES = {
     "param_groups": "mpelu.optim",
     "register_activation": "mpelu.activations",
 }
-_MODULES = {"activations", "converting", "functional", "init", "kernels", "models"}
+_MODULES = {"activations", "converting", "functional", "init", "kernels", "models", "theory"}
 
 
 def __getattr__(name: str) -> Any:
