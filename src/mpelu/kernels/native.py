@@ -76,6 +76,8 @@ def load() -> None:
         reason = "the CPU kernel was not compiled when mpelu was installed"
     except OSError as error:
         reason = f"the compiled CPU kernel does not load ({error})"
+    if library is not None and not hasattr(library, "mpelu_function"):
+        library, reason = None, "the compiled CPU kernel is of another version"
     if library is None:
         warnings.warn(
             f"mpelu: {reason}, so plain torch operations are used, which take about 14 times as "
