@@ -249,8 +249,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    path = RESULTS / "zoo-convert.json"
-    known = json.loads(path.read_text())["models"] if path.exists() else {}
+    known = read()
     if options.child:
         child(options.child, options.stages, options.backend)
         return
@@ -272,9 +271,19 @@ def main() -> None:
             continue
         if "compiled" in found:
             found["compiled"]["backend"] = options.backend
-        known[name] = {**have, **found}
+        known = read()  # another run may have added to it
+        known[name] = {**known.get(name, {}), **found}
         console.print(line_of(name, known[name]))
         write("zoo-convert", {"models": {each: known[each] for each in ZOO if each in known}})
+
+
+def read() -> dict[str, dict[str, Any]]:
+    """What is known of each model."""
+    path = RESULTS / "zoo-convert.json"
+    models: dict[str, dict[str, Any]] = (
+        json.loads(path.read_text())["models"] if path.exists() else {}
+    )
+    return models
 
 
 def line_of(name: str, found: dict[str, Any]) -> str:
@@ -302,7 +311,9 @@ def row_of(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def _cell(found: dict[str, Any] | None, show: Callable[[dict[str, Any]], str]) -> str:
-    if not found or "late" in found:
+    if not found:
+        return "not run"
+    if "late" in found:
         return "no time"
     return "error" if "error" in found else show(found)
 
