@@ -138,7 +138,7 @@ def test_edges(name: str, shortcut: str, in_channels: int, num_classes: int, wid
         ("nin", {"activation": lambda _: nn.ReLU(), "alpha": 1}, ["alpha", "callable"]),
         ("fitnet-19", {"alpha": 1.0}, ["alpha", "got 1.0"]),
         ("nin", {"beta": 0.0}, ["beta", "got 0"]),
-        ("nin", {"width": 8}, ["nin: unknown option 'width'; there are none"]),
+        ("all-cnn-c", {"width": 8}, ["all-cnn-c: unknown option 'width'; there are none"]),
         (
             "resnet-20",
             {"widht": 8},

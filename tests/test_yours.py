@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from train_helpers import equal, final
 
 from mpelu.lab import Config, UserError, cli, load_network, resume, train
-from mpelu.lab.run import folder
+from mpelu.lab.run import files, folder
 from mpelu.lab.training.trainer import Trainer
 
 MINE = '''
@@ -331,10 +331,12 @@ def test_a_run_folder_imports_no_code_that_was_not_vouched_for(
 ) -> None:
     train(Config(model="resnet-8", train_limit=20, test_limit=5, epochs=1, threads=1), here / "run")
     (here / "harmful.py").write_text(HARMFUL)
-    config = here / "run" / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), field: name}))
-    status = here / "run" / "status.json"
-    status.write_text(status.read_text().replace('"finished"', '"interrupted"'))
+    for path, changes in (
+        ("config.json", {field: name}),
+        ("status.json", {"state": "interrupted"}),
+    ):
+        file = here / "run" / path
+        files.write_json(file, {**files.read_json(file), **changes})  # with the right checksum
     (here / "cat.png").write_bytes(b"")
     needed = {
         "eval run": ("model", "activation", "data"),

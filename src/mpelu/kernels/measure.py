@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,9 +61,7 @@ def milliseconds(
     x.requires_grad_()
     candidates = activations(shape.sizes[1], device)
     if dtype != torch.float32:  # nn.PReLU wants one dtype
-        prelu = candidates["nn.PReLU"]
-        assert isinstance(prelu, nn.PReLU)
-        prelu.to(dtype)
+        cast(nn.Module, candidates["nn.PReLU"]).to(dtype)
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for number in range(rounds + 3):  # the first three compile, allocate and warm up
         for name, run in candidates.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from mpelu.lab.studies.evidence import table
 from mpelu.lab.studies.evidence.setting import ACTIVATIONS, LABELS, NORMALIZED, UNNORMALIZED, shrink
@@ -38,5 +39,5 @@ STUDY = Study(
     shrink=shrink,
     seeds={"smoke": 1, "small": 1, "full": 1},
     first_seed=100,
-    summarize=table.summarize,
+    summarize=partial(table.summarize, has_figure=False),
 )

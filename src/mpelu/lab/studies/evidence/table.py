@@ -14,12 +14,13 @@ from mpelu.lab.studies.statistics import POWER, Interval, mean_std
 from mpelu.lab.studies.summary import NoRuns
 
 
-def summarize(gathered: Gathered, *, reach: float | None = None) -> Result:
+def summarize(gathered: Gathered, *, reach: float | None = None, has_figure: bool = True) -> Result:
     """Keeps the runs, draws them and makes the table.
 
     Args:
         gathered: the runs.
         reach: a test error in %; the table tells how many steps it took to reach it.
+        has_figure: whether there is something to draw.
     """
     study, options = gathered.study, gathered.options
     if not gathered.ended():
@@ -30,7 +31,7 @@ def summarize(gathered: Gathered, *, reach: float | None = None) -> Result:
         kept = replace(kept, comparisons=[])
     gathered.folder.mkdir(parents=True, exist_ok=True)
     write(kept, gathered.folder / KEPT)
-    drawn = drawing.save(figures.study(kept), gathered.folder, "figure")
+    drawn = drawing.save(figures.study(kept), gathered.folder, "figure") if has_figure else ()
     header, rows = cells(kept, reach)
     return Result(
         study=study.name,
