@@ -51,11 +51,14 @@ def _last(text: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("attacks", nargs="*", help="crashes, flips, fuzz or tests (all of them)")
+    parser.add_argument(
+        "attacks", nargs="*", choices=["crashes", "flips", "fuzz", "tests", "all"], default="all",
+        metavar="ATTACK", help="crashes, flips, fuzz, tests or all (default: all)",
+    )  # fmt: skip
     parser.add_argument("--share", type=float, default=1.0, help="of the cases (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="of flips and inputs (default: 0)")
     arguments = parser.parse_args()
-    chosen, share, seed = set(arguments.attacks), arguments.share, arguments.seed
+    chosen, share, seed = arguments.attacks, arguments.share, arguments.seed
     _load()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -67,7 +70,7 @@ def main() -> int:
         ]
         for name, files in TESTS.items():
             attacks.append(("tests", lambda name=name, files=files: tested(name, files)))  # type: ignore[misc]
-        done = [_run(attack) for kind, attack in attacks if not chosen or kind in chosen]
+        done = [_run(attack) for kind, attack in attacks if "all" in chosen or kind in chosen]
     left = _processes_left()
     if left:
         print(f"processes left: {left}")

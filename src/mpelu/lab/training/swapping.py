@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 
 import mpelu
@@ -39,11 +41,9 @@ def swap_activations(model: nn.Module, inputs: Inputs, activation: str) -> Conve
         module = found.model.get_submodule(row.path)
         if isinstance(module, MPELUByWidth):
             for width, each in module.widths.items():
-                assert isinstance(each, MPELU)
-                module.widths[width] = _in_place_of(each, record)
+                module.widths[width] = _in_place_of(cast(MPELU, each), record)
         else:
-            assert isinstance(module, MPELU)
-            found.model.set_submodule(row.path, _in_place_of(module, record))
+            found.model.set_submodule(row.path, _in_place_of(cast(MPELU, module), record))
     return found
 
 
