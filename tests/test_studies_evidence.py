@@ -120,6 +120,7 @@ def test_the_template_is_filled() -> None:
     text = "a {{x.y}} b\n<!-- if bn -->\nwith {{x.y}}\n<!-- end -->\nend"
     assert results.fill(text, {"x.y": "1"}, set()) == "a 1 b\nend"
     assert results.fill(text, {"x.y": "1"}, {"bn"}) == "a 1 b\nwith 1\nend"
+    assert results.fill(text.replace("if bn", "unless bn"), {"x.y": "1"}, {"bn"}) == "a 1 b\nend"
     with pytest.raises(KeyError, match=r"x\.y"):
         results.fill(text, {}, set())
 

@@ -3,8 +3,9 @@
     python tools/results.py [--take OUT]
 
 With --take, the kept runs are copied first from OUT, the directory that `mpelu reproduce` wrote to.
-The page is docs/results/README.md. It is made from template.md: {{name}} stands for a value, and a
-section between <!-- if NAME --> and <!-- end --> is left out while the study has no kept runs.
+The page is docs/results/README.md. It is made from template.md: {{name}} stands for a value. A section
+between <!-- if NAME --> and <!-- end --> is left out while the study has no kept runs, and one after
+<!-- unless NAME --> once it has some.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def markdown_table(header: tuple[str, ...], rows: Iterator[list[str]]) -> str:
 def study_values(name: str, kept: KeptStudy) -> Iterator[tuple[str, str]]:
     """Names and texts that the template can use."""
     header, rows = table.cells(kept, REACH if name == "no-bn" else None)
-    yield f"{name}.table", markdown_table(header, ([cell.text for cell in row] for row in rows))
+    if name == "pilot":
+        yield f"{name}.table", by_learning_rate(kept)
+    else:
+        yield f"{name}.table", markdown_table(header, ([cell.text for cell in row] for row in rows))
     yield f"{name}.runs", str(len(kept.runs))
     yield f"{name}.machine", "; ".join(_machine(each) for each in kept.machines)
     pairs = [found.pairs for each, _ in kept.comparisons if (found := kept.difference(each))]
@@ -66,6 +70,20 @@ def study_values(name: str, kept: KeptStudy) -> Iterator[tuple[str, str]]:
             yield f"{name}.{setting}.interval", f"[{found.low:+.2f}, {found.high:+.2f}]"
             yield f"{name}.{setting}.detectable", f"{found.detectable:.2f}"
             yield f"{name}.{setting}.verdict", _verdict(found.low, found.high)
+
+
+def by_learning_rate(kept: KeptStudy) -> str:
+    """The pilot: a row for each network and activation, a column for each learning rate."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for setting, label in kept.labels.items():
+        network, activation, rate = label.rsplit(", ", 2)
+        errors = list(kept.errors(setting).values())
+        cell = f"{errors[0]:.2f}" if errors else "diverged" if kept.diverged(setting) else ""
+        found.setdefault((network, activation), {})[rate] = cell
+    rates = sorted({rate for cells in found.values() for rate in cells}, key=float)
+    header = ("network", "activation", *(f"learning rate {rate}" for rate in rates))
+    rows = ([*names, *(cells.get(rate, "") for rate in rates)] for names, cells in found.items())
+    return markdown_table(header, rows)
 
 
 def _verdict(low: float, high: float) -> str:
@@ -110,8 +128,10 @@ def fill(template: str, values: dict[str, str], names: set[str]) -> str:
     Raises:
         KeyError: for a value that there is none of.
     """
-    sections = re.compile(r"<!-- if (\S+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
-    text = sections.sub(lambda found: found[2] if found[1] in names else "", template)
+    sections = re.compile(r"<!-- (if|unless) (\S+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
+    text = sections.sub(
+        lambda found: found[3] if (found[2] in names) == (found[1] == "if") else "", template
+    )
     return re.sub(r"\{\{([^}]+)\}\}", lambda found: values[found[1]], text)
 
 
