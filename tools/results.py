@@ -3,9 +3,9 @@
     python tools/results.py [--take OUT]
 
 With --take, the kept runs are copied first from OUT, the directory that `mpelu reproduce` wrote to.
-The page is docs/results/README.md. It is made from template.md: {{name}} stands for a value. A section
-between <!-- if NAME --> and <!-- end --> is left out while the study has no kept runs, and one after
-<!-- unless NAME --> once it has some.
+The page is docs/results/README.md. It is made from template.md: {{name}} stands for a value. A
+section between <!-- if NAME --> and <!-- end --> is left out while the study has no kept runs, and
+one after <!-- unless NAME --> once it has some.
 """
 
 from __future__ import annotations
