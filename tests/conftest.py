@@ -22,6 +22,9 @@ torch._dynamo.config.recompile_limit = 64
 if native.library is None:
     os.environ.setdefault("MPELU_BACKEND", "eager")
 
+# Started by test_triton.py, in a process whose kernels Triton interprets.
+collect_ignore = [] if os.environ.get("TRITON_INTERPRET") else ["interpreted_triton.py"]
+
 
 Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
