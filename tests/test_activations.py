@@ -597,4 +597,5 @@ def test_no_lists_of_activations_elsewhere() -> None:
                     for part in ast.walk(node.args[1])
                     if isinstance(part, (ast.Name, ast.Attribute))
                 }
-                assert not tested & names, f"{path}:{node.lineno}"
+                # MPELU by itself is no list: what sets alpha and beta asks for it.
+                assert not tested & names or tested == {"MPELU"}, f"{path}:{node.lineno}"
