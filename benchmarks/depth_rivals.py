@@ -1,8 +1,8 @@
-"""AnyInit in the study of depth, with the same budget, learning rates and seeds.
+"""AnyInit and TAT in the study of depth, with the same budget, learning rates and seeds.
 
     PYTHONPATH=benchmarks mpelu reproduce depth_rivals:study --data-dir DATA
 
-AnyInit isn't a dependency: `pip install anyinit==0.4.0`.
+AnyInit isn't a dependency: `pip install anyinit==0.4.0`. TAT's conditions are those of tailored.py.
 """
 
 from __future__ import annotations
@@ -24,23 +24,27 @@ def anyinit_(model: nn.Module, generator: torch.Generator) -> None:
     anyinit.initialize(model, "analytic", torch.zeros(2, 3, 16, 16), seed=seed)
 
 
+RIVALS = {
+    "anyinit": ("AnyInit", "depth_rivals:anyinit_"),
+    "tailored": ("TAT", "tailored:tailored_"),
+}
+
+
 def settings(source: str) -> list[Setting]:
     return [
         Setting(
-            name=f"{layers}-mpelu-anyinit",
-            labels=(f"{layers}", "MPELU", "AnyInit"),
+            name=f"{layers}-mpelu-{name}",
+            labels=(f"{layers}", "MPELU", label),
             paper="",
             config=replace(
-                depth.base(),
-                model=f"plain-{layers}",
-                activation="mpelu",
-                init="depth_rivals:anyinit_",
+                depth.base(), model=f"plain-{layers}", activation="mpelu", init=initialization
             ),
         )
         for layers in depth.GRID
+        for name, (label, initialization) in RIVALS.items()
     ]
 
 
 def study() -> Study:
-    """The study, with AnyInit's settings alone."""
+    """The study, with the rivals' settings alone."""
     return replace(depth.STUDY, name="depth-rivals", settings=settings)

@@ -19,7 +19,7 @@ from torch import nn
 import mpelu
 from common import write
 from mpelu import models
-from mpelu.init import shape
+from mpelu.init import critical, shape
 from mpelu.theory import shaping
 
 ROUNDS = 5
@@ -30,6 +30,13 @@ RULES: dict[str, dict[str, Any]] = {
     "exact, orthogonal": {"method": "exact", "distribution": "orthogonal"},
     "deep": {"method": "deep"},
 }
+CACHES = (
+    shaping._unit_map,
+    shape._exponential_map,
+    shape._leaky_map,
+    critical._exponential_slope,
+    critical._leaky_slope,
+)
 
 
 def mlp() -> nn.Module:
@@ -53,11 +60,11 @@ def main() -> None:
     torch.set_num_threads(1)
     found: dict[str, dict[str, float]] = {}
     for network, (build, options) in NETWORKS.items():
-        model = build()
         times: dict[str, list[float]] = {rule: [] for rule in RULES}
         for _ in range(ROUNDS):
             for rule, choices in RULES.items():
-                for cached in (shaping._unit_map, shape._exponential_map, shape._leaky_map):
+                model = build()  # a new one, since shapes that fit would stay
+                for cached in CACHES:
                     cached.cache_clear()
                 start = time.perf_counter()
                 mpelu.init.initialize_(model, **choices, **options)

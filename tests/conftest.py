@@ -35,7 +35,7 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     try:
         return (yield)
     except Exception as error:
-        if "InvalidCxxCompiler" in str(error):
+        if "InvalidCxxCompiler" in f"{type(error).__name__}: {error}":
             pytest.skip("torch.compile found no C++ compiler")
         raise
 

@@ -162,6 +162,14 @@ def test_a_spectral_norm_is_left_and_said(kind: str) -> None:
         assert model.eval()(torch.randn(256, WIDTH)).var().item() == pytest.approx(1, rel=0.5)
 
 
+def test_without_inputs_a_parametrized_weight_is_not_called_unused() -> None:
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))
+    row = initialize_(nn.Sequential(normed, nn.ReLU(), nn.Linear(WIDTH, 4))).rows[1]
+    assert (row.layer, row.rule) == ("0.parametrizations.weight.original", "left as it was")
+    assert "torch.fx" in row.note
+    assert "not used" not in row.note
+
+
 # The model is as before
 
 

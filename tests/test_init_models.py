@@ -260,6 +260,18 @@ def test_a_doubt_goes_through_activations_and_ends_at_a_norm() -> None:
     assert not found["three.weight"].note
 
 
+def test_a_batch_of_uneven_examples_is_noted() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64))
+
+    even = torch.randn(64, 32, generator=seeded())
+    assert not any(row.note for row in rows(model(), even).values())
+    uneven = even * torch.linspace(0.5, 1.5, 64).unsqueeze(1)
+    assert all("halves of the batch" in row.note for row in rows(model(), uneven).values())
+    few = uneven[::16]  # by chance they may differ as much
+    assert not any("halves" in row.note for row in rows(model(), few).values())
+
+
 def test_a_registered_rule_takes_the_place_of_a_doubt() -> None:
     class Tripled(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

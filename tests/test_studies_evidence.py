@@ -95,7 +95,9 @@ def test_the_table() -> None:
 
 
 def test_figures_show_every_difference(tmp_path: Path) -> None:
-    axes = figures.forest(kept()).axes[0]
+    both = figures.forests({"first": kept(), "second": kept()}, "a machine")
+    assert [each.get_title().splitlines()[0] for each in both.axes] == ["first", "second"]
+    axes = both.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["ELU"]
     assert axes.get_xlabel() == "test error minus that of ReLU, percentage points"
     assert len(figures.study(kept()).axes) == 2

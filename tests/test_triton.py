@@ -304,7 +304,7 @@ def test_the_report_says_what_serves_and_fails_if_it_disagrees(
     assert report(["--quick"]) == 0
     shown = capsys.readouterr().out
     assert "cpu, float16: triton: agreed with the formula in the self-check" in shown
-    assert "cpu, float64: eager: there is no kernel for cpu and torch.float64" in shown
+    assert "cpu, float64: eager: " in shown
     assert shown.count("  ok  ") == 16
     gpu._verdicts.clear()
     kernel.forward = wrong_output(kernel.forward)

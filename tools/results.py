@@ -18,14 +18,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import depth
+
 from mpelu.lab.studies.evidence import figures, table
+from mpelu.lab.studies.evidence.depth import SOFTMAX
 from mpelu.lab.studies.evidence.kept import KEPT, KeptStudy, read
 from mpelu.lab.studies.evidence.unnormalized import REACH
+from mpelu.lab.studies.statistics import paired_difference
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 STUDIES = ("pilot", "bn", "no-bn", "advice", "anchor")
 COST = ROOT / "benchmarks" / "results" / "network.json"
+MAIN = {
+    "bn": "ResNet-20 of width 8, batch norm",
+    "no-bn": "NIN of width 32, no batch norm",
+}
+RIVALS = ("elu", "prelu")
 LABELS = {"relu": "ReLU", "prelu": "PReLU", "elu": "ELU", "mpelu": "MPELU"}
 PAPER_SECONDS = {"relu": 0.2310, "prelu": 0.2417, "elu": 0.2299, "mpelu": 0.2441}
 """Table 4 of the paper."""
@@ -70,6 +79,29 @@ def study_values(name: str, kept: KeptStudy) -> Iterator[tuple[str, str]]:
             yield f"{name}.{setting}.interval", f"[{found.low:+.2f}, {found.high:+.2f}]"
             yield f"{name}.{setting}.detectable", f"{found.detectable:.2f}"
             yield f"{name}.{setting}.verdict", _verdict(found.low, found.high)
+
+
+def rival_values(studies: dict[str, KeptStudy]) -> Iterator[tuple[str, str]]:
+    """MPELU against its nearest relatives, all of these intervals holding together with 95 %."""
+    pairs = [(name, other) for name in MAIN for other in RIVALS if name in studies]
+    for name, other in pairs:
+        ones, twos = studies[name].errors("mpelu"), studies[name].errors(other)
+        seeds = sorted(ones.keys() & twos.keys())
+        found = paired_difference(
+            [ones[seed] for seed in seeds], [twos[seed] for seed in seeds], comparisons=len(pairs)
+        )
+        yield f"{name}.mpelu-{other}.difference", f"{found.difference:+.2f}"
+        yield f"{name}.mpelu-{other}.interval", f"[{found.low:+.2f}, {found.high:+.2f}]"
+        yield f"{name}.mpelu-{other}.detectable", f"{found.detectable:.2f}"
+        yield f"{name}.mpelu-{other}.verdict", _verdict(found.low, found.high)
+
+
+def depth_values() -> Iterator[tuple[str, str]]:
+    """Mean test losses of the study of depth."""
+    found = depth.losses()
+    for name, losses in found.items():
+        yield f"depth.{name}", f"{sum(losses) / len(losses):.3f}"
+    yield "depth.n", str(len(found[SOFTMAX]))
 
 
 def by_learning_rate(kept: KeptStudy) -> str:
@@ -141,7 +173,11 @@ def page() -> str:
     values = dict(cost_values())
     for name, kept in studies.items():
         values.update(study_values(name, kept))
-    values["runs"] = str(sum(len(kept.runs) for kept in studies.values()))
+    values.update(rival_values(studies))
+    values.update(depth_values())
+    runs = [run for kept in studies.values() for run in kept.runs]
+    values["runs"] = str(len(runs))
+    values["finished"] = str(sum(run.test_error is not None for run in runs))
     return fill((RESULTS / "template.md").read_text(), values, set(studies))
 
 
@@ -154,8 +190,16 @@ def draw() -> None:
         if name == "advice":
             shown = ("mpelu", "no-decay", "alpha-0.25")
             figures.learned(kept, shown).savefig(RESULTS / "learned.png", dpi=110)
-        if name == "bn":
-            figures.forest(kept).savefig(RESULTS / "main.png", dpi=110)
+
+
+def draw_main() -> None:
+    """The figure of the README."""
+    studies = kept_studies()
+    panels = {title: studies[name] for name, title in MAIN.items() if name in studies}
+    if panels:
+        cpu = next(iter(panels.values())).machines[0]["cpu"]
+        caption = f"CIFAR-10 at 16x16 pixels, five epochs; one thread of an {cpu} for each run"
+        figures.forests(panels, caption).savefig(RESULTS / "main.png", dpi=110)
 
 
 def main() -> None:
@@ -167,6 +211,7 @@ def main() -> None:
     if arguments.take is not None:
         take(arguments.take)
     draw()
+    draw_main()
     (RESULTS / "README.md").write_text(page())
     print(f"written to {RESULTS}: {len(kept_studies())} studies")
 

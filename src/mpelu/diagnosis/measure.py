@@ -16,7 +16,7 @@ from mpelu.diagnosis.units import UnitShares, activation_of, shares_of
 from mpelu.graph import Call, Inputs, Ref, Weights, arguments, name_of, record, tensors_in
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.operations import NORMS
-from mpelu.init.plan import Planner
+from mpelu.init.planner import Planner
 
 Loss = Callable[..., Tensor]
 _PRODUCTS = ("mul", "multiply", "imul", "rmul")

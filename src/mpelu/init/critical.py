@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpelu.activations.elementwise import ElementwiseFunction
+from mpelu.activations.elementwise import ElementwiseFunction, exponential, leaky
 from mpelu.init.activations import Activation
 from mpelu.init.values import Value, as_value, average
 
@@ -53,8 +53,21 @@ def as_function(activation: Activation) -> ElementwiseFunction:
     )
 
 
+# One calculation serves all modules of a shape, however deep the network.
 @lru_cache(maxsize=1024)
-def _cached_slope(activation: Activation, mean: float, variance: float) -> float:
+def _exponential_slope(
+    alpha: float, beta: float, scale: float, mean: float, variance: float
+) -> float:
+    return exponential(alpha, beta, scale).squared_slope(mean, variance).item()
+
+
+@lru_cache(maxsize=1024)
+def _leaky_slope(slope: float, mean: float, variance: float) -> float:
+    return leaky(slope).squared_slope(mean, variance).item()
+
+
+@lru_cache(maxsize=1024)
+def _other_slope(activation: Activation, mean: float, variance: float) -> float:
     return as_function(activation).squared_slope(mean, variance).mean().item()
 
 
@@ -63,4 +76,10 @@ def squared_slope(activation: Activation, mean: Value, variance: Value) -> float
     if isinstance(mean, Tensor) or isinstance(variance, Tensor):
         found = as_function(activation).squared_slope(mean, variance)
         return average(as_value(found))
-    return _cached_slope(activation, mean, round(variance, 9) or variance)
+    variance = round(variance, 9) or variance
+    alpha, beta, slope = activation.alpha, activation.beta, activation.slope
+    if isinstance(slope, float):
+        return _leaky_slope(slope, mean, variance)
+    if isinstance(alpha, float) and isinstance(beta, float):
+        return _exponential_slope(alpha, beta, activation.scale, mean, variance)
+    return _other_slope(activation, mean, variance)

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from mpelu.graph import (
     Call,
     Inputs,
     Known,
     Weights,
-    arguments,
     collector_paused,
-    evaluating,
     record,
     record_shapes,
-    substitute,
-    tensors_in,
     trace,
-    unchanged,
     unchanged_on_error,
     unwrap,
 )
-from mpelu.init.depth import Choice, check_choice, choose, report_depth
-from mpelu.init.layers import layer_of
+from mpelu.init.depth import check_choice, choose, report_depth
+from mpelu.init.filling import fill_all_
 from mpelu.init.lsuv import lsuv_
+from mpelu.init.measuring import balance_gradients_, measure_
 from mpelu.init.model import (
     check_inputs,
     check_model,
@@ -39,31 +34,19 @@ from mpelu.init.model import (
     input_error,
     reason,
     reset_norms_,
-    variance_of,
     zero_biases_,
 )
 from mpelu.init.operations import is_known
-from mpelu.init.orthogonal import fill_orthogonal_
-from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, Plan, Planner, deviation
+from mpelu.init.plan import FITTED, Plan
+from mpelu.init.planner import Planner
 from mpelu.init.report import Report, rows_of
-from mpelu.init.rules import GAUSSIAN_STD, MODES, fill_
+from mpelu.init.rules import GAUSSIAN_STD, MODES
 from mpelu.init.shape import Structure, shaped
 from mpelu.init.signal import Signal
 
 NETWORK_MODES = (*MODES, "balanced")
 
 METHODS = ("taylor", "exact", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
-
-TOLERANCE = 1.25
-"""A weight is scaled by measurement where the variance of its output on the example inputs is off
-the prediction by more than this factor."""
-DOUBTED_TOLERANCE = 1.02
-"""The same where the prediction is in doubt."""
-FEW = 4
-"""A measurement on at most this many values per channel is noted."""
-GRADIENT_TOLERANCE = 3.0
-"""In "balanced" mode the gradients of weights that end in a norm stay within this factor of the
-last weight's."""
 
 
 def initialize_(
@@ -167,15 +150,15 @@ def initialize_(
         # No weight has been written so far. Only a forward pass can still fail.
         if example_inputs is not None:
             guards.enter_context(unchanged_on_error(model))
-        _fill(plans, parameters, choice, std, generator)
+        fill_all_(plans, parameters, choice, std, generator)
         reset_norms_(model)
         zero_biases_(plan.bias for plan in plans)
         for each in plans:
             fill_bias_(each.bias, each.bias_std, generator)
         if example_inputs is not None:
-            measured, scaled = _measure(model, example_inputs, plans, choice.method)
+            measured, scaled = measure_(model, example_inputs, plans, choice.method)
             if mode == "balanced" and choice.method in FITTED:
-                balanced = _balance_gradients(model, example_inputs, plans, measured)
+                balanced = balance_gradients_(model, example_inputs, plans, measured)
     rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled, balanced)
     if critical or choice.activation_shape is not None:
         return report_depth(rows, plans, calls, signals, critical)
@@ -238,165 +221,3 @@ def _check_finite(plans: Sequence[Plan]) -> None:
                 f"initialize_: expected finite moments before {plan.name}, got a standard "
                 f"deviation of {plan.std}; register a rule for what feeds it"
             )
-
-
-def _fill(
-    plans: Sequence[Plan],
-    parameters: Mapping[str, nn.Parameter],
-    choice: Choice,
-    std: float,
-    generator: torch.Generator | None,
-) -> None:
-    for plan in plans:
-        if not plan.is_trained or plan.left:
-            continue
-        weight = _writable(plan, parameters)
-        scale = _computed_scale(plan, weight)
-        if choice.distribution == "orthogonal":
-            is_whole = weight.shape == plan.weight.shape
-            fill_orthogonal_(
-                weight,
-                plan.std / scale,
-                generator,
-                plan.groups if is_whole else 1,
-                plan.is_delta and is_whole,
-            )
-        elif choice.method == "gaussian":
-            # Drawn with the paper's deviation and then scaled, so that weights of any other are
-            # multiples of the same numbers.
-            fill_(weight, GAUSSIAN_STD, generator)
-            if std != GAUSSIAN_STD:
-                with torch.no_grad():
-                    weight.mul_(std / GAUSSIAN_STD)
-        else:
-            fill_(weight, plan.std / scale if scale != 1 else plan.std, generator)
-
-
-def _computed_scale(plan: Plan, parameter: Tensor) -> float:
-    """How much larger a computed weight is than the parameter it is a multiple of; 1 for others."""
-    if not plan.is_computed or plan.is_fixed or isinstance(plan.weight, FakeTensor):
-        return 1.0
-    before, after = deviation(parameter), deviation(plan.weight)
-    return after / before if before > 0 and after > 0 else 1.0
-
-
-def _writable(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> Tensor:
-    """The parameter, or the part of it that a layer uses as its weight."""
-    parameter = parameters[plan.name]
-    weight = plan.weight
-    is_part = weight is not parameter and weight.numel() < parameter.numel()
-    return weight if is_part and weight._base is parameter else parameter
-
-
-def _measure(
-    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], method: str
-) -> tuple[dict[int, float], set[int]]:
-    """Variances of the layers' outputs at the first use of each weight, and which were scaled.
-
-    Where the pass reaches a layer everything before it is done. A layer whose output is off its
-    prediction by more than `TOLERANCE` is scaled and run again on the input at hand.
-    """
-    weights = Weights(model)
-    by_weight = {plan.key: index for index, plan in enumerate(plans)}
-    measured: dict[int, float] = {}
-    scaled: set[int] = set()
-    parameters = dict(model.named_parameters())
-    planned = {id(parameters[plan.name]) for plan in plans}
-
-    def measure(call: Call, output: Tensor, run: Any) -> Tensor:
-        layer = layer_of(call)
-        index = None if layer is None else by_weight.get(weights.key(layer.weight))
-        is_hidden = torch._C._functorch.is_functorch_wrapped_tensor(output)  # inside vmap
-        if layer is None or index is None or index in measured or is_hidden:
-            return output
-        plan = plans[index]
-        variance = variance_of(output)
-        can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
-        tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
-        if can_scale and _is_off(variance, plan.predicted, tolerance):
-            assert plan.predicted is not None
-            shift = plan.bias_std**2
-            if variance <= shift:  # of the biases alone
-                return output
-            factor = ((plan.predicted - shift) / (variance - shift)) ** 0.5
-            layer.weight.mul_(factor)
-            if plan.is_computed:
-                parameters[plan.name].mul_(factor)
-            scaled.add(index)
-            output = run()
-            variance = variance_of(output)
-        measured[index] = variance
-        if output.numel() <= FEW * layer.out_channels:
-            plan.doubts = (*plan.doubts, FEW_NOTE)
-        return output
-
-    record(model, inputs, after=measure, written=planned, weights=weights, known=is_known)
-    return measured, scaled
-
-
-def _balance_gradients(
-    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], measured: dict[int, float]
-) -> set[int]:
-    """Scales weights that end in a norm, so that their gradients are not far from the last's.
-
-    The norm takes the scale out of the signal, but a gradient is as much smaller as its weight is
-    larger. The loss is a random direction of the output. Returns which were scaled.
-    """
-    free = [
-        index
-        for index, plan in enumerate(plans)
-        if plan.is_free and plan.is_trained and not plan.is_computed
-    ]
-    last = next((plan for plan in reversed(plans) if plan.is_trained), None)
-    if last is None or not free:
-        return set()
-    parameters = dict(model.named_parameters())
-    chosen = [parameters[plan.name] for plan in [last, *[plans[index] for index in free]]]
-    norms = _gradient_norms(model, inputs, chosen)
-    scaled: set[int] = set()
-    for index, norm in zip(free, norms[1:], strict=False):
-        if not (norm > 0 and norms[0] > 0):
-            continue
-        ratio = norm / norms[0]
-        factor = ratio / min(max(ratio, 1 / GRADIENT_TOLERANCE), GRADIENT_TOLERANCE)
-        factor = min(max(factor, 1 / LARGEST), LARGEST)
-        if factor == 1:
-            continue
-        plan = plans[index]
-        with torch.no_grad():
-            parameters[plan.name].mul_(factor)
-        plan.std = plan.std * factor
-        plan.predicted = (plan.predicted or 0.0) * factor**2
-        scaled.add(index)
-        if index in measured:
-            measured[index] *= factor**2
-    return scaled
-
-
-def _gradient_norms(
-    model: nn.Module, inputs: Inputs, parameters: Sequence[nn.Parameter]
-) -> list[float]:
-    """Of each parameter along a random direction; none if the model has no backward pass."""
-    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
-    with unchanged(list(model.modules())), evaluating(model.modules()), torch.enable_grad():
-        outputs = [
-            tensor
-            for tensor in tensors_in(model(*args, **kwargs))
-            if tensor.is_floating_point() and tensor.requires_grad
-        ]
-        if not outputs:
-            return []
-        generator = torch.Generator().manual_seed(0)
-        direction = torch.randn(outputs[0].shape, generator=generator).to(outputs[0])
-        try:
-            gradients = torch.autograd.grad(outputs[0], parameters, direction, allow_unused=True)
-        except RuntimeError:  # a model that only evaluates may change what autograd needs
-            return []
-    return [0.0 if each is None else each.norm().item() for each in gradients]
-
-
-def _is_off(measured: float, predicted: float | None, tolerance: float) -> bool:
-    """Whether the two differ by more than the tolerance, both being positive numbers."""
-    if predicted is None or not (0 < measured < math.inf and predicted > 0):
-        return False
-    return not 1 / tolerance <= measured / predicted <= tolerance

@@ -17,7 +17,7 @@ from mpelu.init.model import (
     variance_of,
     zero_biases_,
 )
-from mpelu.init.plan import Planner
+from mpelu.init.planner import Planner
 from mpelu.init.report import Report, rows_of
 
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
+from torch import nn
+
+from mpelu.graph import Call, Weights
+from mpelu.init.activations import LINEAR
+from mpelu.init.outputs import TARGET, deviation
+from mpelu.init.plan import Plan
+from mpelu.init.signal import Signal, Source
+from mpelu.init.values import average
 
 _UNITS, _STEPS = 8192, 64
+_FED_BY_INPUT = ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")
+"""Weights of a recurrent module that take its input; the others take hidden states."""
 
 
 @lru_cache(maxsize=4)
@@ -34,3 +45,45 @@ def hidden_second(kind: str) -> float:
         else:
             hidden = torch.tanh(sums())
     return hidden.square().mean().item()
+
+
+def recurrent_plans(
+    call: Call, signal: Signal, weights: Weights, method: str, gaussian_std: float
+) -> Iterator[Plan]:
+    """Both weights of each layer get half of the target for the sums of its gates.
+
+    Args:
+        call: of a recurrent module.
+        signal: into it.
+        weights: which tensors are parameters.
+        method: as for `initialize_`.
+        gaussian_std: for method "gaussian".
+    """
+    module = call.target
+    assert isinstance(module, nn.Module)
+    hidden = hidden_second(type(module).__name__.removesuffix("Cell"))
+    for name, weight in module.named_parameters(recurse=False):
+        path = weights.name(weight)
+        if weight.dim() < 2 or path is None:
+            continue
+        is_input = name in _FED_BY_INPUT
+        fan = weight.size(1)
+        second = (average(signal.second) or 1.0) if is_input else hidden
+        share = TARGET if name.startswith("weight_hr") else TARGET / 2
+        std = {
+            "gaussian": gaussian_std,
+            "xavier": (2 / (weight.size(0) + fan)) ** 0.5,
+            "lsuv": deviation(weight),
+        }.get(method, (share / (fan * second)) ** 0.5)
+        yield Plan(
+            path,
+            weight,
+            weights.key(weight),
+            getattr(module, name.replace("weight", "bias"), None),
+            weight.requires_grad,
+            signal.sources if is_input else (Source(call.name, LINEAR),),
+            float(fan),
+            std,
+            None,
+            signal.doubts if is_input else (),
+        )

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from mpelu.graph import Weights
 from mpelu.init.operations import NORMS
-from mpelu.init.plan import CAPPED_NOTE, FEW_NOTE, TANGENT_NOTE, Plan, deviation
+from mpelu.init.outputs import deviation
+from mpelu.init.plan import CAPPED_NOTE, FEW_NOTE, TANGENT_NOTE, UNEVEN_NOTE, Plan
 from mpelu.init.signal import UNSTABLE_NOTE, Source
 from mpelu.init.values import Value, average
 
@@ -139,7 +140,7 @@ def rows_of(
             layer=name,
             rule="left as it was" if parameter.requires_grad else "frozen",
             std=deviation(parameter),
-            note=_reason_left(weights.used.get(name)) if parameter.requires_grad else "",
+            note=_reason_left(name, weights.used) if parameter.requires_grad else "",
         )
         for name, parameter in parameters.items()
         if parameter.dim() > 1 and name not in placed and id(parameter) not in reset
@@ -168,7 +169,7 @@ def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
     )
 
 
-_LASTING = (UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE)
+_LASTING = (UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, UNEVEN_NOTE)
 """Notes that a measurement on one batch doesn't settle."""
 
 
@@ -185,10 +186,15 @@ def _note(plan: Plan, measured: float | None) -> str:
     return "; ".join([f"measured {measured:.3g} where {predicted:.3g} was predicted", *plan.doubts])
 
 
-def _reason_left(use: str | None) -> str:
-    if use is None:
+def _reason_left(name: str, used: Mapping[str, str]) -> str:
+    if not used:  # torch.fx shows which functions are called, not what computes their weights
+        return "torch.fx shows no layer that uses it; left as it was (example_inputs may show one)"
+    if name not in used:
         return "not used in the forward pass; left as it was"
-    return f"used by {use}, but not as the weight of a layer that the input feeds; left as it was"
+    return (
+        f"used by {used[name]}, but not as the weight of a layer that the input feeds; left as it "
+        "was"
+    )
 
 
 def _label(source: Source) -> str:

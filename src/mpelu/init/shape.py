@@ -105,7 +105,7 @@ class Structure:
         if target is not None:
             return beta_for(self.closest, target, self._critical)
         bound = CRITICAL_TARGET if self._critical else TARGET
-        if self.closest() <= bound:
+        if self.closest() <= bound * (1 + 1e-6):  # also shapes that were chosen here before
             return None
         if network_correlation(self.closest, LARGEST_BETA, self._critical) <= bound:
             return LARGEST_BETA

@@ -123,8 +123,24 @@ def beta_for(
             f"expected a target for C_f(0) from {floor:.4g}, this network's limit at beta "
             f"{_SMALLEST_BETA:g}, got {target:g}"
         )
-    return math.exp(_root(lambda x: network_correlation(network, math.exp(x), critical) - target,
-                          low, high, floor - target, limit - target))  # fmt: skip
+
+    def excess(correlation: float) -> float:
+        """Nearly a straight line in log(beta)."""
+        return _log_odds(correlation) - _log_odds(target)
+
+    return math.exp(
+        _root(
+            lambda x: excess(network_correlation(network, math.exp(x), critical)),
+            low,
+            high,
+            excess(floor),
+            excess(limit),
+        )
+    )
+
+
+def _log_odds(share: float) -> float:
+    return math.log(max(share, 1e-300) / max(1 - share, 1e-300))
 
 
 def _root(

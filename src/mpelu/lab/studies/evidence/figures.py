@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,21 @@ def study(kept: KeptStudy) -> Figure:
     return figure
 
 
-def forest(kept: KeptStudy) -> Figure:
-    """The differences alone."""
+def forests(studies: Mapping[str, KeptStudy], caption: str) -> Figure:
+    """The differences of several studies, side by side.
+
+    Args:
+        studies: by the title of their panel.
+        caption: below them.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 0.9 + 0.42 * len(kept.comparisons)), layout="constrained")
-    _forest(kept, figure.add_subplot())
+    figure = Figure(figsize=(0.4 + 4.9 * len(studies), 3.4), layout="constrained")
+    for index, (title, kept) in enumerate(studies.items()):
+        axes = figure.add_subplot(1, len(studies), index + 1)
+        _forest(kept, axes)
+        axes.set_title(f"{title}\n{axes.get_title()}", fontsize=10)
+    figure.supxlabel(caption, fontsize=9, color="0.35")
     return figure
 
 
@@ -41,6 +51,8 @@ def _forest(kept: KeptStudy, axes: Axes) -> None:
     for place, (name, interval) in enumerate(shown):
         names.append(kept.labels[name])
         if interval is None:
+            if kept.diverged(name):
+                axes.text(0, place, " all runs diverged", va="center", fontsize=9, color="#D55E00")
             continue
         color = "#0072B2" if interval.found else "#777777"
         if interval.pairs > 1:
@@ -80,6 +92,7 @@ def _curves(kept: KeptStudy, axes: Axes) -> None:
 def learned(kept: KeptStudy, settings: tuple[str, ...]) -> Figure:
     """alpha and beta by layer after training: means, and the range of channels."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(10.4, 3.9), layout="constrained")
     for index, (parameter, symbol) in enumerate((("alpha", "α"), ("beta", "β"))):
@@ -98,6 +111,7 @@ def learned(kept: KeptStudy, settings: tuple[str, ...]) -> Figure:
                 places, means, color=color, marker="o", markersize=3.5, label=kept.labels[setting]
             )
         axes.set(xlabel="MPELU, from input to output", ylabel=symbol)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(color="0.9")
         axes.set_axisbelow(True)
     figure.axes[0].legend(fontsize=8)

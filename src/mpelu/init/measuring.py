@@ -1,0 +1,165 @@
+"""What is scaled by measurement, on example inputs: one pass forward, and one backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpelu.graph import (
+    Call,
+    Inputs,
+    Weights,
+    arguments,
+    evaluating,
+    record,
+    substitute,
+    tensors_in,
+    unchanged,
+)
+from mpelu.init.layers import layer_of
+from mpelu.init.model import variance_of
+from mpelu.init.operations import is_known
+from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, UNEVEN_NOTE, Plan
+
+TOLERANCE = 1.25
+"""A weight is scaled by measurement where the variance of its output on the example inputs is off
+the prediction by more than this factor."""
+DOUBTED_TOLERANCE = 1.02
+"""The same where the prediction is in doubt."""
+FEW = 4
+"""A measurement on at most this many values per channel is noted."""
+UNEVEN = 1.3
+"""A measurement is noted where the halves of the batch differ by more than this factor: a few
+examples make most of the variance, and another batch may have others."""
+GRADIENT_TOLERANCE = 3.0
+"""In "balanced" mode the gradients of weights that end in a norm stay within this factor of the
+last weight's."""
+
+
+def measure_(
+    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], method: str
+) -> tuple[dict[int, float], set[int]]:
+    """Variances of the layers' outputs at the first use of each weight, and which were scaled.
+
+    Where the pass reaches a layer everything before it is done. A layer whose output is off its
+    prediction by more than `TOLERANCE` is scaled and run again on the input at hand.
+    """
+    weights = Weights(model)
+    by_weight = {plan.key: index for index, plan in enumerate(plans)}
+    measured: dict[int, float] = {}
+    scaled: set[int] = set()
+    parameters = dict(model.named_parameters())
+    planned = {id(parameters[plan.name]) for plan in plans}
+
+    def measure(call: Call, output: Tensor, run: Any) -> Tensor:
+        layer = layer_of(call)
+        index = None if layer is None else by_weight.get(weights.key(layer.weight))
+        is_hidden = torch._C._functorch.is_functorch_wrapped_tensor(output)  # inside vmap
+        if layer is None or index is None or index in measured or is_hidden:
+            return output
+        plan = plans[index]
+        variance = variance_of(output)
+        can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
+        tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
+        if can_scale and _is_off(variance, plan.predicted, tolerance):
+            assert plan.predicted is not None
+            shift = plan.bias_std**2
+            if variance <= shift:  # of the biases alone
+                return output
+            factor = ((plan.predicted - shift) / (variance - shift)) ** 0.5
+            layer.weight.mul_(factor)
+            if plan.is_computed:
+                parameters[plan.name].mul_(factor)
+            scaled.add(index)
+            output = run()
+            variance = variance_of(output)
+        measured[index] = variance
+        if output.numel() <= FEW * layer.out_channels:
+            plan.doubts = (*plan.doubts, FEW_NOTE)
+        elif _is_uneven(output):
+            plan.doubts = (*plan.doubts, UNEVEN_NOTE)
+        return output
+
+    record(model, inputs, after=measure, written=planned, weights=weights, known=is_known)
+    return measured, scaled
+
+
+def balance_gradients_(
+    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], measured: dict[int, float]
+) -> set[int]:
+    """Scales weights that end in a norm, so that their gradients are not far from the last's.
+
+    The norm takes the scale out of the signal, but a gradient is as much smaller as its weight is
+    larger. The loss is a random direction of the output. Returns which were scaled.
+    """
+    free = [
+        index
+        for index, plan in enumerate(plans)
+        if plan.is_free and plan.is_trained and not plan.is_computed
+    ]
+    last = next((plan for plan in reversed(plans) if plan.is_trained), None)
+    if last is None or not free:
+        return set()
+    parameters = dict(model.named_parameters())
+    chosen = [parameters[plan.name] for plan in [last, *[plans[index] for index in free]]]
+    norms = _gradient_norms(model, inputs, chosen)
+    scaled: set[int] = set()
+    for index, norm in zip(free, norms[1:], strict=False):
+        if not (norm > 0 and norms[0] > 0):
+            continue
+        ratio = norm / norms[0]
+        factor = ratio / min(max(ratio, 1 / GRADIENT_TOLERANCE), GRADIENT_TOLERANCE)
+        factor = min(max(factor, 1 / LARGEST), LARGEST)
+        if factor == 1:
+            continue
+        plan = plans[index]
+        with torch.no_grad():
+            parameters[plan.name].mul_(factor)
+        plan.std = plan.std * factor
+        plan.predicted = (plan.predicted or 0.0) * factor**2
+        scaled.add(index)
+        if index in measured:
+            measured[index] *= factor**2
+    return scaled
+
+
+def _gradient_norms(
+    model: nn.Module, inputs: Inputs, parameters: Sequence[nn.Parameter]
+) -> list[float]:
+    """Of each parameter along a random direction; none if the model has no backward pass."""
+    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
+    with unchanged(list(model.modules())), evaluating(model.modules()), torch.enable_grad():
+        outputs = [
+            tensor
+            for tensor in tensors_in(model(*args, **kwargs))
+            if tensor.is_floating_point() and tensor.requires_grad
+        ]
+        if not outputs:
+            return []
+        generator = torch.Generator().manual_seed(0)
+        direction = torch.randn(outputs[0].shape, generator=generator).to(outputs[0])
+        try:
+            gradients = torch.autograd.grad(outputs[0], parameters, direction, allow_unused=True)
+        except RuntimeError:  # a model that only evaluates may change what autograd needs
+            return []
+    return [0.0 if each is None else each.norm().item() for each in gradients]
+
+
+def _is_uneven(output: Tensor) -> bool:
+    """Whether the variance of the first half of a batch is far from that of the second."""
+    if output.dim() < 2 or output.size(0) < 2:
+        return False
+    first, second = (variance_of(half) for half in output.chunk(2))
+    by_chance = math.exp(4 * math.sqrt(8 / output.numel()))  # four standard deviations
+    return _is_off(first, second, max(UNEVEN, by_chance))
+
+
+def _is_off(measured: float, predicted: float | None, tolerance: float) -> bool:
+    """Whether the two differ by more than the tolerance, both being positive numbers."""
+    if predicted is None or not (0 < measured < math.inf and predicted > 0):
+        return False
+    return not 1 / tolerance <= measured / predicted <= tolerance

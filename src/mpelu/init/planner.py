@@ -1,0 +1,297 @@
+"""The standard deviation of every weight of a model, before any is changed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from mpelu.graph import Call, Weights
+from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
+from mpelu.init.critical import squared_slope
+from mpelu.init.layers import Layer, layer_of
+from mpelu.init.maps import PADDING_NOTE, is_small, pads_small, step_after, surrounded
+from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
+from mpelu.init.orthogonal import has_delta
+from mpelu.init.outputs import TARGET, after_fixed, after_random, by_group, deviation
+from mpelu.init.plan import (
+    CAPPED_NOTE,
+    FITTED,
+    HOOK_NOTE,
+    LARGEST,
+    STATE_NOTE,
+    TANGENT_NOTE,
+    Plan,
+)
+from mpelu.init.recurrent import recurrent_plans
+from mpelu.init.rules import GAUSSIAN_STD, fan_of
+from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
+from mpelu.init.values import Value, average
+
+
+class Planner:
+    """Walks the calls of a model once, with one signal per call.
+
+    Args:
+        calls: of the model, in order.
+        weights: which tensors are parameters.
+        method: as for `initialize_`.
+        mode: as for `initialize_`.
+        std: for method "gaussian".
+        distribution: as for `initialize_`.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        weights: Weights,
+        method: str,
+        mode: str,
+        std: float = GAUSSIAN_STD,
+        distribution: str = "normal",
+    ) -> None:
+        self._calls, self._weights = calls, weights
+        self._is_orthogonal = distribution == "orthogonal"
+        self._method, self._mode, self._gaussian_std = method, mode, std
+        self._factor = msra_factor if method == "msra" else safe_taylor_factor
+        self._layers = [layer_of(call) for call in calls]
+        self._shapes = [call.shape for call in calls]
+        self._keys = [
+            None if layer is None else weights.key(layer.weight) for layer in self._layers
+        ]
+        self._uses = Counter(self._keys)
+        self._consumers: dict[int, list[int]] = {}
+        for index, call in enumerate(calls):
+            for fed in call.fed_by:
+                self._consumers.setdefault(fed, []).append(index)
+        self._last = max(
+            (index for index, layer in enumerate(self._layers) if layer is not None), default=0
+        )
+        self._knows_shapes = any(shape is not None for shape in self._shapes)
+        self._additions = sum(len(call.fed_by) > 1 and added_signals(call) for call in calls)
+        self.signals: list[Signal] = []
+        """Of every call, once `run` is done."""
+        self._profiles: list[Profile] = []
+        self._steps: list[float] = []
+        """Pixels of the input between neighbours on a map, where shapes are not known."""
+        self._plans: dict[int, list[Plan]] = {}
+        """By the index of the call."""
+        self._of_weight: dict[Any, Plan] = {}
+        """By the key of the weight."""
+
+    @torch.no_grad()
+    def run(self) -> list[Plan]:
+        """One plan for each weight the calls use, in order."""
+        for index, (call, layer) in enumerate(zip(self._calls, self._layers, strict=True)):
+            if layer is not None:
+                signal, profile = self._through_layer(index, call, layer)
+            else:
+                signal, profile = self._through_operation(index, call)
+            if not self._knows_shapes:
+                self._steps.append(step_after(call, layer, self._step(call)))
+            if signal.layer is not None and len(self._consumers.get(index, ())) > 1:
+                signal = replace(signal, layer=None)
+            self.signals.append(signal)
+            self._profiles.append(profile)
+        return [plan for plans in self._plans.values() for plan in plans]
+
+    def _step(self, call: Call) -> float:
+        return max((self._steps[fed] for fed in call.fed_by), default=1.0)
+
+    def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
+        signal = self.signals[layer.fed]
+        if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
+            signal = doubted(signal, PADDING_NOTE)
+        profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
+        key = self._keys[index]
+        name = None if key is None else key[0]
+        is_trained = name is not None and self._weights.is_trained(layer.weight)
+        if name is not None and key not in self._of_weight:
+            fan, std, bias_variance = self._std(index, layer, signal, reached)
+            plan = Plan(
+                name,
+                layer.weight,
+                key,
+                layer.bias,
+                is_trained,
+                signal.sources,
+                fan,
+                std,
+                0.0,
+                self._doubts(signal),
+                is_free=self._mode == "balanced"
+                and self._knows_shapes
+                and ends_in_norm(index, self._calls, self._consumers),
+                is_computed=self._weights.is_computed(layer.weight),
+                bias_std=math.sqrt(bias_variance),
+                groups=layer.groups if layer.is_standard else 1,
+                is_delta=self._is_delta(layer),
+                reached=reached,
+                index=index,
+            )
+            self._of_weight[key] = plan
+            self._plans[index] = [plan]
+            if is_trained:
+                self._adjust(plan, layer, signal, reached)
+        if is_trained and not self._of_weight[key].is_fixed:
+            mean, variance = after_random(layer, signal, reached, self._of_weight[key].std)
+            variance = variance + self._of_weight[key].bias_std ** 2
+        else:
+            mean, variance = after_fixed(layer, signal)
+        is_free = (
+            self._method in ("exact", "critical")
+            and is_trained
+            and self._uses[key] == 1
+            and index != self._last
+            and not self._of_weight[key].is_fixed
+        )
+        after = Signal(
+            mean,
+            variance,
+            1.0,
+            (Source("linear", LINEAR),),
+            layer.out_channels,
+            layer=index if is_free else None,
+            doubts=signal.doubts,
+            growth=signal.growth,
+        )
+        if name is None and isinstance(call.target, nn.Module) and list(call.target.parameters()):
+            after = doubted(after, HOOK_NOTE.format(name=call.name))
+        if index in self._plans:
+            self._plans[index][0].predicted = after.overall_variance
+        return after, profile
+
+    def _adjust(self, plan: Plan, layer: Layer, signal: Signal, reached: float) -> None:
+        """Takes into account how a weight is computed, and that first-order rules may explode."""
+        if self._method not in FITTED:
+            return
+        if self._knows_shapes and self._method not in ("exact", "critical"):
+            _, variance = after_random(layer, signal, reached, plan.std)
+            if average(variance) > LARGEST:
+                plan.std = plan.std * math.sqrt(TARGET / average(variance))
+                plan.doubts = (*plan.doubts, CAPPED_NOTE)
+        if plan.is_computed:
+            plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
+            if plan.is_fixed and self._weights.has_state(plan.name):
+                plan.left = STATE_NOTE
+
+    def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
+        if call.target is None:
+            profile = flat(call.shape)
+        else:
+            fed = self._profiles[call.fed_by[0]] if call.fed_by else ()
+            profile = surrounded(fed, call) if pads_zeros(call) else resized(fed, call.shape)
+            if len(call.fed_by) > 1 and added_signals(call):
+                self._share_sum(call)
+            elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
+                self._plan_recurrent(index, call)
+        signal = propagate(Step(call, self.signals, self._shapes, self._factor))
+        if not self._knows_shapes and pads_small(call, self._step(call)):
+            signal = doubted(signal, PADDING_NOTE)
+        return signal, profile
+
+    def _padded(
+        self, layer: Layer, profile: Profile, shape: torch.Size | None
+    ) -> tuple[Profile, float]:
+        if self._is_delta(layer):
+            return resized(profile, shape), 1.0
+        if layer.transposed or len(profile) != len(layer.padding):
+            return flat(shape), 1.0
+        return padded(profile, layer.kernel, layer.stride, layer.dilation, layer.padding)
+
+    def _is_delta(self, layer: Layer) -> bool:
+        return self._is_orthogonal and self._method != "lsuv" and has_delta(layer)
+
+    def _std(
+        self, index: int, layer: Layer, signal: Signal, reached: float
+    ) -> tuple[float | None, Value, float]:
+        """n of the rule, the standard deviation (of each group where they differ), and the
+        variance of the biases.
+
+        Args:
+            index: of the call.
+            layer: whose weight it is for.
+            signal: into the layer.
+            reached: share of the layer's inputs that are not padding.
+        """
+        if self._method == "lsuv":  # done already
+            return None, deviation(layer.weight), 0.0
+        if self._method == "gaussian":
+            return None, self._gaussian_std, 0.0
+        if self._method == "xavier":
+            fan = fan_of("average", layer.fan_in, layer.fan_out)
+            return fan, fan**-0.5, 0.0
+        # "balanced" scales only weights whose scale doesn't change the signal, afterwards.
+        mode = "fan_in" if self._mode == "balanced" else self._mode
+        fan = fan_of(mode, layer.fan_in, layer.fan_out)
+        if self._method == "critical":
+            critical = self._critical(index, layer, signal, fan, reached)
+            if critical is not None:
+                return fan, *critical
+        if self._method in ("exact", "critical"):
+            return fan, (TARGET / (fan * reached * by_group(layer, signal.second))) ** 0.5, 0.0
+        return fan, (TARGET / (fan * by_group(layer, signal.factor))) ** 0.5, 0.0
+
+    def _critical(
+        self, index: int, layer: Layer, signal: Signal, fan: float, reached: float
+    ) -> tuple[Value, float] | None:
+        """Weights that keep gradients, and biases that make up for what the signal then loses.
+
+        None where the exact rule has to do: a layer without trained biases, before a norm, at the
+        end, or fed by anything but one activation; and an activation that needs less than none.
+        """
+        bias = layer.bias
+        can_shift = bias is not None and bias.requires_grad and bias.dim() == 1
+        if signal.before is None or not can_shift or index == self._last:
+            return None
+        if self._uses[self._keys[index]] > 1 or ends_in_norm(index, self._calls, self._consumers):
+            return None
+        variance = 1 / (fan * reached * squared_slope(*signal.before))
+        missing = TARGET - variance * layer.fan_in * reached * average(signal.second)
+        return (variance**0.5, max(0.0, missing)) if missing > -1e-6 else None
+
+    def _doubts(self, signal: Signal) -> tuple[str, ...]:
+        if self._method == "taylor":
+            flat_ones = [
+                source.activation.name
+                for source in signal.sources
+                if has_no_tangent(source.activation)
+            ]
+            if flat_ones:
+                return (*signal.doubts, f"{flat_ones[0]}: {TANGENT_NOTE}")
+        return signal.doubts
+
+    def _share_sum(self, call: Call) -> None:
+        """Scales the layers that end in an addition so that the sum has the target variance.
+
+        What the other addends leave of the target goes to these layers in equal parts. Identity
+        shortcuts leave nothing: then each addition may add 1 / additions of the target, and no
+        chain of them ends above twice the target.
+        """
+        fed, signals = call.fed_by, self.signals
+        free = [index for index in fed if signals[index].layer is not None]
+        if not free:
+            return
+        taken = sum(average(signals[index].variance) for index in fed if index not in free)
+        share = max(TARGET - taken, TARGET / self._additions) / len(free) / TARGET
+        for index in free:
+            layer = signals[index].layer
+            assert layer is not None
+            for plan in self._plans[layer]:
+                plan.std = plan.std * math.sqrt(share)
+                plan.bias_std *= math.sqrt(share)
+                plan.predicted = (plan.predicted or 0.0) * share
+            signals[index] = replace(signals[index], variance=signals[index].variance * share)
+
+    def _plan_recurrent(self, index: int, call: Call) -> None:
+        signal = self.signals[call.fed_by[0]]
+        plans = recurrent_plans(call, signal, self._weights, self._method, self._gaussian_std)
+        for plan in plans:
+            if plan.key not in self._of_weight:
+                self._of_weight[plan.key] = plan
+                self._plans.setdefault(index, []).append(plan)
