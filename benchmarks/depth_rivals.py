@@ -40,7 +40,7 @@ def settings(source: str) -> list[Setting]:
                 depth.base(), model=f"plain-{layers}", activation="mpelu", init=initialization
             ),
         )
-        for layers in depth.GRID
+        for layers in depth.RULED
         for name, (label, initialization) in RIVALS.items()
     ]
 

@@ -416,6 +416,16 @@ def test_dry_run_estimates_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_dry_run_estimates_every_initialization(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--scale", "smoke", "--dry-run", "--out", str(tmp_path / "out")]
+    assert cli.main(["reproduce", "depth", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "60-mpelu-orthogonal-depth-shape-seed0" in out
+    assert "60-mpelu-deep-seed0" in out
+
+
 def jobs(tmp_path: Path, *names: str, config: Config = QUICK) -> list[Job]:
     return [Job(name=name, config=config, folder=str(tmp_path / name)) for name in names]
 

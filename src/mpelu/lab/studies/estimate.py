@@ -113,7 +113,7 @@ def steps_on_noise(config: Config, batch_size: int) -> tuple[Step, Step]:
     _, size = registry.image_sizes(config)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Every initialization makes steps equally fast, and some need data.
-    chosen = replace(config, init="own", linear_std=None)
+    chosen = replace(config, init="own", init_distribution=None, init_shape=None, linear_std=None)
     model = network.build(chosen, info.num_classes, info.channels, size)
     sgd = build_optimizer(model, config, info.channels, size)
     model.to(device)

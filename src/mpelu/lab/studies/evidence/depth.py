@@ -22,6 +22,8 @@ DEPTHS = (60, 100, 200, 30, 15)
 """The ones that matter most first."""
 GRID = (60, 100)
 """Depths with every initialization."""
+RULED = (60, 100, 200)
+"""Depths with every rule that chooses the scale of weights alone."""
 RATES = (0.005, 0.015, 0.05)
 LEARNS = 0.95
 """A setting learns if its test loss is below this share of the loss at chance."""
@@ -75,9 +77,9 @@ def arms(depth: int) -> list[tuple[str, str]]:
             ("relu", "MSRA"), ("relu", "deep"),
             (CONTROL, "orthogonal"),
         ]  # fmt: skip
-    rules = ("MSRA", "Taylor", "exact", "LSUV", "deep") if depth > max(GRID) else (
-        "Taylor", "exact", "deep",
-    )  # fmt: skip
+    rules = ["Taylor", "exact", "deep"]
+    if depth in RULED:
+        rules += ["MSRA", "LSUV"]
     return [*(("mpelu", name) for name in rules), (CONTROL, "orthogonal")]
 
 
