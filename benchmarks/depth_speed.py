@@ -31,8 +31,7 @@ RULES: dict[str, dict[str, Any]] = {
     "deep": {"method": "deep"},
 }
 CACHES = (
-    shaping._unit_map,
-    shape._exponential_map,
+    shaping.exponential_map,
     shape._leaky_map,
     critical._exponential_slope,
     critical._leaky_slope,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mpelu.graph import Call
 from mpelu.init.critical import squared_slope
-from mpelu.init.layers import Layer, layer_of
+from mpelu.init.layers import Layer
 from mpelu.init.operations import NORMS
 from mpelu.init.plan import Plan
 from mpelu.init.signal import Signal
@@ -28,7 +28,10 @@ _AVERAGE_CALLS = (
 
 
 def gradient_variances(
-    calls: Sequence[Call], signals: Sequence[Signal], plans: Mapping[int, Plan]
+    calls: Sequence[Call],
+    layers: Sequence[Layer | None],
+    signals: Sequence[Signal],
+    plans: Mapping[int, Plan],
 ) -> list[float | None]:
     """Variance of the gradient at the output of each call, relative to that at the last call's.
 
@@ -37,10 +40,10 @@ def gradient_variances(
 
     Args:
         calls: of the model, in order.
+        layers: that the calls run.
         signals: of every call, as the planner left them.
         plans: of the weights, by the index of their call.
     """
-    layers = [layer_of(call) for call in calls]
     found: list[float | None] = [None] * len(calls)
     if calls:
         found[-1] = 1.0

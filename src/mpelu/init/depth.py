@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mpelu.graph import Call
 from mpelu.init.backward import chi_of, gradient_variances
-from mpelu.init.layers import layer_of
+from mpelu.init.layers import Layer
 from mpelu.init.operations import added_signals, normalizes
 from mpelu.init.orthogonal import DISTRIBUTIONS
 from mpelu.init.plan import Plan
@@ -96,6 +96,7 @@ def report_depth(
     rows: Sequence[Row],
     plans: Sequence[Plan],
     calls: Sequence[Call],
+    layers: Sequence[Layer | None],
     signals: Sequence[Signal],
     critical: bool,
 ) -> Report:
@@ -105,14 +106,15 @@ def report_depth(
         rows: one for each plan first.
         plans: of the weights, in order.
         calls: of the model.
+        layers: that the calls run.
         signals: of every call, as the planner left them.
         critical: whether layers have biases of the critical variance.
     """
-    correlations = Structure(calls, signals, critical).correlations()
-    gradients = gradient_variances(calls, signals, {plan.index: plan for plan in plans})
+    correlations = Structure(calls, layers, signals, critical).correlations()
+    gradients = gradient_variances(calls, layers, signals, {plan.index: plan for plan in plans})
     found = list(rows)
     for number, plan in enumerate(plans):
-        layer = layer_of(calls[plan.index])
+        layer = layers[plan.index]
         if layer is not None:
             found[number] = replace(
                 rows[number],

@@ -42,7 +42,6 @@ from mpelu.init.planner import Planner
 from mpelu.init.report import Report, rows_of
 from mpelu.init.rules import GAUSSIAN_STD, MODES
 from mpelu.init.shape import Structure, shaped
-from mpelu.init.signal import Signal
 
 NETWORK_MODES = (*MODES, "balanced")
 
@@ -125,20 +124,20 @@ def initialize_(
     choice = choose(calls, method, mode, distribution, activation_shape)
     critical = choice.method == "critical"
 
-    def plan() -> tuple[list[Plan], list[Signal]]:
+    def plan() -> tuple[list[Plan], Planner]:
         planner = Planner(calls, weights, choice.method, mode, std, choice.distribution)
         with collector_paused():
             plans = planner.run()
         _check_finite(plans)
-        return plans, planner.signals
+        return plans, planner
 
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     balanced: set[int] = set()
     with contextlib.ExitStack() as guards:
-        plans, signals = plan()
+        plans, planner = plan()
         if choice.activation_shape is not None:
-            structure = Structure(calls, signals, critical)
+            structure = Structure(calls, planner.layers, planner.signals, critical)
             if activation_shape is not None and not structure.modules:
                 raise ValueError(
                     "initialize_: expected a trained MPELU for activation_shape, got none"
@@ -146,7 +145,7 @@ def initialize_(
             beta = structure.beta(shape_target) if structure.modules else None
             if beta is not None:
                 guards.enter_context(shaped(structure.modules, beta))
-                plans, signals = plan()
+                plans, planner = plan()
         # No weight has been written so far. Only a forward pass can still fail.
         if example_inputs is not None:
             guards.enter_context(unchanged_on_error(model))
@@ -161,7 +160,7 @@ def initialize_(
                 balanced = balance_gradients_(model, example_inputs, plans, measured)
     rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled, balanced)
     if critical or choice.activation_shape is not None:
-        return report_depth(rows, plans, calls, signals, critical)
+        return report_depth(rows, plans, calls, planner.layers, planner.signals, critical)
     return Report(rows)
 
 

@@ -59,18 +59,17 @@ class Planner:
         self._is_orthogonal = distribution == "orthogonal"
         self._method, self._mode, self._gaussian_std = method, mode, std
         self._factor = msra_factor if method == "msra" else safe_taylor_factor
-        self._layers = [layer_of(call) for call in calls]
+        self.layers = [layer_of(call) for call in calls]
+        """Of every call that runs one."""
         self._shapes = [call.shape for call in calls]
-        self._keys = [
-            None if layer is None else weights.key(layer.weight) for layer in self._layers
-        ]
+        self._keys = [None if layer is None else weights.key(layer.weight) for layer in self.layers]
         self._uses = Counter(self._keys)
         self._consumers: dict[int, list[int]] = {}
         for index, call in enumerate(calls):
             for fed in call.fed_by:
                 self._consumers.setdefault(fed, []).append(index)
         self._last = max(
-            (index for index, layer in enumerate(self._layers) if layer is not None), default=0
+            (index for index, layer in enumerate(self.layers) if layer is not None), default=0
         )
         self._knows_shapes = any(shape is not None for shape in self._shapes)
         self._additions = sum(len(call.fed_by) > 1 and added_signals(call) for call in calls)
@@ -87,7 +86,7 @@ class Planner:
     @torch.no_grad()
     def run(self) -> list[Plan]:
         """One plan for each weight the calls use, in order."""
-        for index, (call, layer) in enumerate(zip(self._calls, self._layers, strict=True)):
+        for index, (call, layer) in enumerate(zip(self._calls, self.layers, strict=True)):
             if layer is not None:
                 signal, profile = self._through_layer(index, call, layer)
             else:

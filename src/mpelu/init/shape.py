@@ -17,16 +17,22 @@ import torch
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mpelu.activations.elementwise import ElementwiseFunction, exponential, leaky
+from mpelu.activations.elementwise import ElementwiseFunction, leaky
 from mpelu.graph import Call
 from mpelu.init.activations import Activation
 from mpelu.init.critical import as_function
-from mpelu.init.layers import layer_of
+from mpelu.init.layers import Layer
 from mpelu.init.operations import added_signals
 from mpelu.init.signal import Signal
 from mpelu.init.values import average
 from mpelu.modules import MPELU
-from mpelu.theory.shaping import Map, beta_for, network_correlation, tabulated_map
+from mpelu.theory.shaping import (
+    Map,
+    beta_for,
+    exponential_map,
+    network_correlation,
+    tabulated_map,
+)
 
 SHAPES = ("depth",)
 CRITICAL_TARGET, TARGET = 0.5, 0.3
@@ -56,13 +62,23 @@ class Structure:
 
     Args:
         calls: of the model, in order.
+        layers: that the calls run.
         signals: of every call, as the planner left them.
         critical: whether layers have biases of the critical variance.
     """
 
-    def __init__(self, calls: Sequence[Call], signals: Sequence[Signal], critical: bool) -> None:
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        layers: Sequence[Layer | None],
+        signals: Sequence[Signal],
+        critical: bool,
+    ) -> None:
         self._critical = critical
-        self._places = [_place(index, calls, signals, critical) for index in range(len(calls))]
+        self._places = [
+            _place(call, layer, signal, signals, critical)
+            for call, layer, signal in zip(calls, layers, signals, strict=True)
+        ]
 
     @property
     def modules(self) -> list[MPELU]:
@@ -112,17 +128,17 @@ class Structure:
         return beta_for(self.closest, bound, self._critical, LARGEST_BETA)
 
 
-def _place(index: int, calls: Sequence[Call], signals: Sequence[Signal], critical: bool) -> _Place:
-    call = calls[index]
+def _place(
+    call: Call, layer: Layer | None, after: Signal, signals: Sequence[Signal], critical: bool
+) -> _Place:
     if call.target is None or not call.fed_by:
         return _Place()
-    layer = layer_of(call)
     if layer is not None:
         return _Place((layer.fed,))
     if isinstance(call.target, _BatchNorm) or call.target is F.batch_norm:
         # It takes the mean over the batch away, which is what unrelated inputs have in common.
         return _Place()
-    before = signals[index].before
+    before = after.before
     if before is not None and before is not signals[call.fed_by[0]].before:
         can_change = isinstance(call.target, MPELU) and _is_trained(call.target)
         module = call.target if can_change else None
@@ -144,18 +160,13 @@ def _map_of(activation: Activation, critical: bool) -> Map:
     if activation.slope is not None:
         return _leaky_map(average(activation.slope), critical)
     if activation.alpha is not None and activation.beta is not None:
-        return _exponential_map(average(activation.alpha), average(activation.beta), critical)
+        return exponential_map(average(activation.alpha), average(activation.beta), critical)
     return _other_map(activation, critical)
 
 
 @lru_cache(maxsize=256)
 def _leaky_map(slope: float, critical: bool) -> Map:
     return tabulated_map(leaky(slope), critical)
-
-
-@lru_cache(maxsize=256)
-def _exponential_map(alpha: float, beta: float, critical: bool) -> Map:
-    return tabulated_map(exponential(alpha, beta), critical)
 
 
 @lru_cache(maxsize=256)

@@ -64,8 +64,9 @@ def tabulated_map(function: ElementwiseFunction, critical: bool = False) -> Map:
 
 
 @lru_cache(maxsize=256)
-def _unit_map(beta: float, critical: bool) -> Map:
-    return tabulated_map(exponential(1 / beta, beta), critical)
+def exponential_map(alpha: float, beta: float, critical: bool = False) -> Map:
+    """`tabulated_map` of MPELU, calculated once for each shape."""
+    return tabulated_map(exponential(alpha, beta), critical)
 
 
 def chain(depth: int) -> Network:
@@ -87,7 +88,7 @@ def network_correlation(network: Network, beta: float, critical: bool = False) -
         >>> round(network_correlation(chain(100), beta=0.3), 3)
         0.28
     """
-    return network(_unit_map(beta, critical))
+    return network(exponential_map(1 / beta, beta, critical))
 
 
 def beta_for(

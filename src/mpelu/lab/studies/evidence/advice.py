@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mpelu.lab.config import Config
 from mpelu.lab.studies.evidence import table
 from mpelu.lab.studies.evidence.setting import ACTIVATIONS, LEARNING_RATES, NORMALIZED, shrink
 from mpelu.lab.studies.study import Setting, Study
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from mpelu import MPELU
 
 BASE = "mpelu"
+OWN_RATES = {"shared": 0.1, "design-b": 0.1}
+"""Learning rates of the settings that diverge at that of (A): the best of 0.05, 0.1 and 0.2 in the
+pilot."""
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     BASE: ("MPELU ResNet (A)", {}),
     "lr-1": ("learning rate of α and β × 1", {"activation_lr_mult": 1.0}),
@@ -33,11 +37,20 @@ def shared(channels: int) -> MPELU:
     return MPELU(1)
 
 
+def changed(name: str, lr: float) -> Config:
+    """The run of a setting at a learning rate."""
+    return replace(NORMALIZED, **{**ACTIVATIONS[BASE], **CHANGES[name][1], "lr": lr})
+
+
 def settings(source: str) -> list[Setting]:
-    base = replace(NORMALIZED, lr=LEARNING_RATES["mpelu"], **ACTIVATIONS["mpelu"])
     return [
-        Setting(name=name, labels=(label,), paper="", config=replace(base, **change))
-        for name, (label, change) in CHANGES.items()
+        Setting(
+            name=name,
+            labels=(label,),
+            paper="",
+            config=changed(name, OWN_RATES.get(name, LEARNING_RATES[BASE])),
+        )
+        for name, (label, _) in CHANGES.items()
     ]
 
 

@@ -1,11 +1,11 @@
-"""The pilot: learning rates for every activation in both settings, on a seed of its own."""
+"""The pilot: learning rates for the other studies, on a seed of its own."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
-from mpelu.lab.studies.evidence import table
+from mpelu.lab.studies.evidence import advice, table
 from mpelu.lab.studies.evidence.setting import ACTIVATIONS, LABELS, NORMALIZED, UNNORMALIZED, shrink
 from mpelu.lab.studies.evidence.unnormalized import NAMES as WITHOUT_BN
 from mpelu.lab.studies.study import Setting, Study
@@ -16,18 +16,32 @@ SETTINGS = {
 }
 
 
+ADVICE_RATES = (0.05, 0.1, 0.2)
+
+
 def settings(source: str) -> list[Setting]:
-    return [
+    activations = [
         Setting(
             name=f"{kind}-{name}-lr{lr:g}",
             labels=(network, LABELS[name], f"{lr:g}"),
             paper="",
             config=replace(base, lr=lr, **ACTIVATIONS[name]),
         )
-        for kind, (network, base, activations, rates) in SETTINGS.items()
+        for kind, (network, base, names, rates) in SETTINGS.items()
         for lr in rates
-        for name in activations
+        for name in names
     ]
+    variants = [
+        Setting(
+            name=f"advice-{name}-lr{lr:g}",
+            labels=(SETTINGS["bn"][0], advice.CHANGES[name][0], f"{lr:g}"),
+            paper="",
+            config=advice.changed(name, lr),
+        )
+        for lr in ADVICE_RATES
+        for name in advice.OWN_RATES
+    ]
+    return [*activations, *variants]
 
 
 STUDY = Study(
