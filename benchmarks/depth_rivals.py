@@ -1,8 +1,8 @@
-"""AnyInit and TAT in the study of depth, with the same budget, learning rates and seeds.
+"""AnyInit in the study of depth, with the same budget, learning rates and seeds.
 
     PYTHONPATH=benchmarks mpelu reproduce depth_rivals:study --data-dir DATA
 
-AnyInit isn't a dependency: `pip install anyinit==0.4.0`. TAT's conditions are those of tailored.py.
+AnyInit isn't a dependency: `pip install anyinit==0.4.0`.
 """
 
 from __future__ import annotations
@@ -24,27 +24,23 @@ def anyinit_(model: nn.Module, generator: torch.Generator) -> None:
     anyinit.initialize(model, "analytic", torch.zeros(2, 3, 16, 16), seed=seed)
 
 
-RIVALS = {
-    "anyinit": ("AnyInit", "depth_rivals:anyinit_"),
-    "tailored": ("TAT", "tailored:tailored_"),
-}
-
-
 def settings(source: str) -> list[Setting]:
     return [
         Setting(
-            name=f"{layers}-mpelu-{name}",
-            labels=(f"{layers}", "MPELU", label),
+            name=f"{layers}-mpelu-anyinit",
+            labels=(f"{layers}", "MPELU", "AnyInit"),
             paper="",
             config=replace(
-                depth.base(), model=f"plain-{layers}", activation="mpelu", init=initialization
+                depth.base(),
+                model=f"plain-{layers}",
+                activation="mpelu",
+                init="depth_rivals:anyinit_",
             ),
         )
         for layers in depth.RULED
-        for name, (label, initialization) in RIVALS.items()
     ]
 
 
 def study() -> Study:
-    """The study, with the rivals' settings alone."""
+    """The study, with the settings of AnyInit alone."""
     return replace(depth.STUDY, name="depth-rivals", settings=settings)

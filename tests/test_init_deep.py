@@ -1,4 +1,4 @@
-"""Orthogonal weights, the critical rule, shapes by depth, and "deep"."""
+"""Orthogonal weights, the critical rule, shapes by depth and by TAT, and "deep"."""
 
 from __future__ import annotations
 
@@ -270,6 +270,11 @@ class TestShape:
             ({"shape_target": 0.5}, "expected activation_shape with shape_target"),
             ({"activation_shape": "depth", "shape_target": 1.5}, "below 1, got 1.5"),
             ({"method": "lsuv", "distribution": "orthogonal"}, "with lsuv"),
+            ({"activation_shape": "tailored"}, "expected method critical or deep"),
+            (
+                {"method": "deep", "activation_shape": "tailored", "shape_target": 0.5},
+                "expected no shape_target",
+            ),
         ],
     )
     def test_what_does_not_fit_is_refused(self, options: dict[str, object], message: str) -> None:
@@ -280,6 +285,64 @@ class TestShape:
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
         with pytest.raises(ValueError, match="expected a trained MPELU"):
             initialize_(model, activation_shape="depth")
+
+
+class TestTailored:
+    def test_signal_gradient_and_correlation_are_as_predicted(self) -> None:
+        model = mlp(51, 256)
+        report = initialize_(model, method="deep", activation_shape="tailored", generator=seeded())
+        found = theory.tailored(50)
+        assert shapes(model) == {(round(1 / found.beta, 5), round(found.beta, 5))}
+        signal, gradient = variances(model, torch.randn(256, 256, generator=seeded(1)))
+        assert 0.8 < signal.min() <= signal.max() < 1.25
+        assert 0.8 < (gradient / gradient[-1]).min() <= (gradient / gradient[-1]).max() < 1.25
+        assert all(row.chi == pytest.approx(1) for row in report.rows)
+        output = model(torch.randn(64, 256, generator=seeded(2))).detach()
+        unit = output / output.norm(dim=1, keepdim=True)
+        similarity = (unit @ unit.T).fill_diagonal_(0).sum() / (64 * 63)
+        assert report.correlation is not None
+        assert similarity.item() == pytest.approx(report.correlation, abs=0.06)
+
+    def test_biases_are_the_shift_and_the_sum_over_offset_inputs(self) -> None:
+        model: Any = mlp(4)
+        initialize_(model, method="critical", activation_shape="tailored")
+        found = theory.tailored(3)
+        assert torch.allclose(model[0].bias, torch.full((64,), found.shift))
+        sums = found.offset * model[2].weight.sum(1)
+        assert torch.allclose(model[2].bias, found.shift + sums, atol=1e-5)
+        assert torch.allclose(model[6].bias, found.offset * model[6].weight.sum(1), atol=1e-5)
+
+    def test_a_weight_scaled_by_measurement_keeps_its_offset(self) -> None:
+        model: Any = nn.Sequential(
+            nn.Conv1d(8, 64, 1), mpelu.MPELU(64), nn.AvgPool1d(8), nn.Conv1d(64, 64, 1),
+            mpelu.MPELU(64), nn.Conv1d(64, 64, 1),
+        )  # fmt: skip
+        alike = torch.randn(256, 8, 1, generator=seeded()).expand(256, 8, 16)  # neighbours are one
+        report = initialize_(
+            model, alike, method="critical", activation_shape="tailored", generator=seeded(1)
+        )
+        assert report.rows[1].rule == "critical fan_in, tailored, measured"
+        assert report.rows[1].measured == pytest.approx(1, abs=0.05)
+        found = theory.tailored(2)
+        sums = found.offset * model[3].weight.sum((1, 2))
+        assert torch.allclose(model[3].bias, found.shift + sums, atol=1e-4)
+
+    @pytest.mark.parametrize(
+        ("model", "message"),
+        [
+            (nn.Sequential(nn.Linear(4, 4, bias=False), mpelu.MPELU(4)), "got 0, which isn't"),
+            (
+                nn.Sequential(nn.Linear(4, 4), mpelu.MPELU(4), nn.Linear(4, 4), nn.Tanh()),
+                "got 3, another activation",
+            ),
+            (Residual(2), "where paths part or join"),
+        ],
+    )
+    def test_anything_but_a_chain_is_refused(self, model: nn.Module, message: str) -> None:
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        with pytest.raises(ValueError, match=message):
+            initialize_(model, method="critical", activation_shape="tailored")
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 NORMED_OR_SHORTCUT = {

@@ -219,3 +219,34 @@ def test_a_target_out_of_reach_names_the_limit() -> None:
         theory.beta_for(theory.chain(2), 0.9)
     with pytest.raises(ValueError, match="above 0 and below 1, got 1"):
         theory.beta_for(theory.chain(2), 1.0)
+
+
+@pytest.mark.parametrize("depth", [1, 60, 1000])
+def test_tailored_shapes_meet_the_four_conditions(depth: int) -> None:
+    found = theory.tailored(depth)
+
+    def moment(integrand: Callable[[Any, Any], Any]) -> float:
+        shape = 1 / found.beta, found.beta
+        return gaussian(
+            lambda yz: integrand(value(yz[0], *shape) + found.offset, slope(yz[0], *shape)),
+            found.shift,
+            1.0,
+        )
+
+    def length(variance: float) -> float:
+        shape = 1 / found.beta, found.beta
+        return found.gain**2 * gaussian(
+            lambda yz: (value(yz[0], *shape) + found.offset) ** 2, found.shift, variance
+        )
+
+    assert found.gain**2 * moment(lambda f, d: f**2) == pytest.approx(1, abs=1e-8)
+    assert found.gain**2 * moment(lambda f, d: d**2) == pytest.approx(1, abs=1e-8)
+    assert (length(1.01) - length(0.99)) / 0.02 == pytest.approx(1, abs=1e-4)
+    step = 1e-3
+    bend = (found.map(1.0) - 2 * found.map(1 - step) + found.map(1 - 2 * step)) / step**2
+    assert bend == pytest.approx(0.3 / depth, rel=0.05)
+
+
+def test_a_depth_that_no_tailored_shape_fits_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected tau / depth from .* got 3e-06"):
+        theory.tailored(100_000)

@@ -82,7 +82,6 @@ def table() -> str:
         if setting.name != depth.SOFTMAX:
             labels.setdefault(setting.name.removeprefix(f"{layers}-"), f"{activation}, {init}")
     labels["mpelu-anyinit"] = "MPELU, AnyInit 0.4"
-    labels["mpelu-tailored"] = "MPELU, TAT"
     labels["identity-orthogonal"] = "**control**: no activations, orthogonal"
     lines = [
         "| start | " + " | ".join(f"{layers} layers" for layers in depths) + " |",

@@ -14,6 +14,7 @@ from mpelu.init.plan import Plan
 from mpelu.init.report import Report, Row
 from mpelu.init.shape import SHAPES, Structure
 from mpelu.init.signal import Signal
+from mpelu.theory.tailoring import Tailored
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +57,8 @@ def choose(
             method, rule = "exact", f"deep: exact {fan}"
     elif distribution == "orthogonal":
         rule = f"{rule}, orthogonal"
+    if activation_shape == "tailored":
+        rule = f"{rule}, tailored"
     return Choice(
         rule=rule,
         method=method,
@@ -79,7 +82,17 @@ def check_choice(
         raise ValueError(
             f"initialize_: expected an activation_shape of {list(SHAPES)}, got {activation_shape!r}"
         )
+    if activation_shape == "tailored" and method not in ("critical", "deep"):
+        raise ValueError(
+            f"initialize_: expected method critical or deep for activation_shape 'tailored', "
+            f"got {method}"
+        )
     if shape_target is not None:
+        if activation_shape == "tailored":
+            raise ValueError(
+                "initialize_: expected no shape_target for activation_shape 'tailored', "
+                f"got {shape_target}"
+            )
         if activation_shape is None and method != "deep":
             raise ValueError("initialize_: expected activation_shape with shape_target, got None")
         if not 0 < shape_target < 1:
@@ -99,6 +112,7 @@ def report_depth(
     layers: Sequence[Layer | None],
     signals: Sequence[Signal],
     critical: bool,
+    tailored: Tailored | None = None,
 ) -> Report:
     """The report with what is predicted of gradients and correlations.
 
@@ -109,8 +123,9 @@ def report_depth(
         layers: that the calls run.
         signals: of every call, as the planner left them.
         critical: whether layers have biases of the critical variance.
+        tailored: the shape of all MPELUs, if it is by the conditions of TAT.
     """
-    correlations = Structure(calls, layers, signals, critical).correlations()
+    correlations = Structure(calls, layers, signals, critical, tailored).correlations()
     gradients = gradient_variances(calls, layers, signals, {plan.index: plan for plan in plans})
     found = list(rows)
     for number, plan in enumerate(plans):

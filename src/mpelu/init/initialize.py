@@ -42,6 +42,7 @@ from mpelu.init.planner import Planner
 from mpelu.init.report import Report, rows_of
 from mpelu.init.rules import GAUSSIAN_STD, MODES
 from mpelu.init.shape import Structure, shaped
+from mpelu.init.tailoring import Tailoring, fill_shifts_, tailor
 
 NETWORK_MODES = (*MODES, "balanced")
 
@@ -92,7 +93,9 @@ def initialize_(
             "deep".
         activation_shape: "depth" sets alpha and beta of every trained MPELU, with alpha beta = 1
             and a beta that fits the depth of the network: two unrelated inputs leave the network
-            with a correlation of `shape_target`. None leaves them as they are, except for "deep".
+            with a correlation of `shape_target`. "tailored", with "critical" or "deep", sets them,
+            gains and constant biases by the conditions of TAT, in a chain of layers with biases
+            and MPELUs. None leaves them as they are, except for "deep".
         shape_target: C_f(0), above 0 and below 1. None for at most 0.5 with method "critical" and
             "deep" and 0.3 with all others, and beta at most 1; shapes below that stay.
 
@@ -124,8 +127,8 @@ def initialize_(
     choice = choose(calls, method, mode, distribution, activation_shape)
     critical = choice.method == "critical"
 
-    def plan() -> tuple[list[Plan], Planner]:
-        planner = Planner(calls, weights, choice.method, mode, std, choice.distribution)
+    def plan(tailoring: Tailoring | None = None) -> tuple[list[Plan], Planner]:
+        planner = Planner(calls, weights, choice.method, mode, std, choice.distribution, tailoring)
         with collector_paused():
             plans = planner.run()
         _check_finite(plans)
@@ -134,6 +137,7 @@ def initialize_(
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     balanced: set[int] = set()
+    tailoring: Tailoring | None = None
     with contextlib.ExitStack() as guards:
         plans, planner = plan()
         if choice.activation_shape is not None:
@@ -142,10 +146,15 @@ def initialize_(
                 raise ValueError(
                     "initialize_: expected a trained MPELU for activation_shape, got none"
                 )
-            beta = structure.beta(shape_target) if structure.modules else None
+            beta = None
+            if choice.activation_shape == "tailored":
+                tailoring = tailor(calls, planner.layers, planner.signals, structure)
+                beta = tailoring.shape.beta
+            elif structure.modules:
+                beta = structure.beta(shape_target)
             if beta is not None:
                 guards.enter_context(shaped(structure.modules, beta))
-                plans, planner = plan()
+                plans, planner = plan(tailoring)
         # No weight has been written so far. Only a forward pass can still fail.
         if example_inputs is not None:
             guards.enter_context(unchanged_on_error(model))
@@ -154,13 +163,15 @@ def initialize_(
         zero_biases_(plan.bias for plan in plans)
         for each in plans:
             fill_bias_(each.bias, each.bias_std, generator)
+        fill_shifts_(plans)
         if example_inputs is not None:
             measured, scaled = measure_(model, example_inputs, plans, choice.method)
             if mode == "balanced" and choice.method in FITTED:
                 balanced = balance_gradients_(model, example_inputs, plans, measured)
     rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled, balanced)
     if critical or choice.activation_shape is not None:
-        return report_depth(rows, plans, calls, planner.layers, planner.signals, critical)
+        shape = None if tailoring is None else tailoring.shape
+        return report_depth(rows, plans, calls, planner.layers, planner.signals, critical, shape)
     return Report(rows)
 
 

@@ -72,6 +72,8 @@ def measure_(
                 return output
             factor = ((plan.predicted - shift) / (variance - shift)) ** 0.5
             layer.weight.mul_(factor)
+            if plan.offset and layer.bias is not None:
+                layer.bias.sub_(plan.shift).mul_(factor).add_(plan.shift)
             if plan.is_computed:
                 parameters[plan.name].mul_(factor)
             scaled.add(index)

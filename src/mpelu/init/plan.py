@@ -55,6 +55,10 @@ class Plan:
     """Why the parameter is left as it was."""
     bias_std: float = 0.0
     """Of the layer's biases."""
+    shift: float = 0.0
+    """Constant part of the biases."""
+    offset: float = 0.0
+    """Added to every input of the layer, by its biases."""
     groups: int = 1
     is_delta: bool = False
     """Whether an orthogonal weight has its matrix in the middle of the kernel."""

@@ -31,6 +31,7 @@ from mpelu.init.plan import (
 from mpelu.init.recurrent import recurrent_plans
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
 from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
+from mpelu.init.tailoring import Tailoring
 from mpelu.init.values import Value, average
 
 
@@ -44,6 +45,7 @@ class Planner:
         mode: as for `initialize_`.
         std: for method "gaussian".
         distribution: as for `initialize_`.
+        tailoring: of a chain, for activation_shape "tailored".
     """
 
     def __init__(
@@ -54,9 +56,11 @@ class Planner:
         mode: str,
         std: float = GAUSSIAN_STD,
         distribution: str = "normal",
+        tailoring: Tailoring | None = None,
     ) -> None:
         self._calls, self._weights = calls, weights
         self._is_orthogonal = distribution == "orthogonal"
+        self._tailoring = tailoring
         self._method, self._mode, self._gaussian_std = method, mode, std
         self._factor = msra_factor if method == "msra" else safe_taylor_factor
         self.layers = [layer_of(call) for call in calls]
@@ -133,11 +137,19 @@ class Planner:
                 reached=reached,
                 index=index,
             )
+            if self._tailoring is not None:
+                shape, shifted, raised = self._tailoring
+                plan.shift = shape.shift if index in shifted else 0.0
+                plan.offset = shape.offset if index in raised else 0.0
             self._of_weight[key] = plan
             self._plans[index] = [plan]
             if is_trained:
                 self._adjust(plan, layer, signal, reached)
-        if is_trained and not self._of_weight[key].is_fixed:
+        mean: Value
+        variance: Value
+        if self._tailoring is not None:
+            mean, variance = self._of_weight[key].shift, TARGET
+        elif is_trained and not self._of_weight[key].is_fixed:
             mean, variance = after_random(layer, signal, reached, self._of_weight[key].std)
             variance = variance + self._of_weight[key].bias_std ** 2
         else:
@@ -228,7 +240,10 @@ class Planner:
         # "balanced" scales only weights whose scale doesn't change the signal, afterwards.
         mode = "fan_in" if self._mode == "balanced" else self._mode
         fan = fan_of(mode, layer.fan_in, layer.fan_out)
-        if self._method == "critical":
+        if self._tailoring is not None and index in self._tailoring.raised:
+            raised = signal.variance + (signal.mean + self._tailoring.shape.offset) ** 2
+            return fan, (TARGET / (fan * reached * average(raised))) ** 0.5, 0.0
+        if self._method == "critical" and self._tailoring is None:
             critical = self._critical(index, layer, signal, fan, reached)
             if critical is not None:
                 return fan, *critical

@@ -9,7 +9,7 @@ the target, C_f(0), wherever in the network they are closest.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,8 +33,9 @@ from mpelu.theory.shaping import (
     network_correlation,
     tabulated_map,
 )
+from mpelu.theory.tailoring import Tailored
 
-SHAPES = ("depth",)
+SHAPES = ("depth", "tailored")
 CRITICAL_TARGET, TARGET = 0.5, 0.3
 """C_f(0) that shapes are chosen for where the user doesn't say, with critical biases and without.
 
@@ -65,6 +66,7 @@ class Structure:
         layers: that the calls run.
         signals: of every call, as the planner left them.
         critical: whether layers have biases of the critical variance.
+        tailored: the shape of all MPELUs, if it is by the conditions of TAT.
     """
 
     def __init__(
@@ -73,10 +75,15 @@ class Structure:
         layers: Sequence[Layer | None],
         signals: Sequence[Signal],
         critical: bool,
+        tailored: Tailored | None = None,
     ) -> None:
         self._critical = critical
+
+        def map_of(activation: Activation) -> Map:
+            return _map_of(activation, critical) if tailored is None else tailored.map
+
         self._places = [
-            _place(call, layer, signal, signals, critical)
+            _place(call, layer, signal, signals, map_of)
             for call, layer, signal in zip(calls, layers, signals, strict=True)
         ]
 
@@ -129,7 +136,11 @@ class Structure:
 
 
 def _place(
-    call: Call, layer: Layer | None, after: Signal, signals: Sequence[Signal], critical: bool
+    call: Call,
+    layer: Layer | None,
+    after: Signal,
+    signals: Sequence[Signal],
+    map_of: Callable[[Activation], Map],
 ) -> _Place:
     if call.target is None or not call.fed_by:
         return _Place()
@@ -142,7 +153,7 @@ def _place(
     if before is not None and before is not signals[call.fed_by[0]].before:
         can_change = isinstance(call.target, MPELU) and _is_trained(call.target)
         module = call.target if can_change else None
-        return _Place(call.fed_by[:1], (), module, _map_of(before[0], critical))  # type: ignore[arg-type]
+        return _Place(call.fed_by[:1], (), module, map_of(before[0]))  # type: ignore[arg-type]
     if len(call.fed_by) > 1 and (added_signals(call) or call.name in _JOINS):
         return _Place(call.fed_by, tuple(average(signals[each].second) for each in call.fed_by))
     return _Place(call.fed_by)

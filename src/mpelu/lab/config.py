@@ -35,7 +35,7 @@ PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")
 AUGMENT = ("none", "pad-crop-flip", "crop-flip")
 INIT = ("own", "taylor", "exact", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
 INIT_DISTRIBUTIONS = ("normal", "orthogonal")
-INIT_SHAPES = ("depth",)
+INIT_SHAPES = ("depth", "tailored")
 INIT_MODES = ("fan_in", "fan_out", "average")
 PRECISIONS = ("fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -173,7 +173,8 @@ class Config:
         unset="normal; orthogonal for --init deep",
     )  # fmt: skip
     init_shape: str | None = _field(
-        None, "depth: --init sets alpha and beta of MPELU by the depth of the network", _NETWORK,
+        None, "how --init sets alpha and beta of MPELU: depth (by the depth of the network) or "
+        "tailored (by the conditions of TAT)", _NETWORK,
         label="shape of MPELU", choices=INIT_SHAPES, unset="as built; depth for --init deep",
     )  # fmt: skip
     init_sized: bool = _field(

@@ -18,9 +18,11 @@ from mpelu.theory.fixed_points import (
     next_variance,
 )
 from mpelu.theory.shaping import beta_for, chain, network_correlation, tabulated_map
+from mpelu.theory.tailoring import Tailored, tailored
 
 __all__ = [
     "FixedPoint",
+    "Tailored",
     "beta_for",
     "chain",
     "correlation_map",
@@ -38,4 +40,5 @@ __all__ = [
     "squared_curvature",
     "squared_slope",
     "tabulated_map",
+    "tailored",
 ]

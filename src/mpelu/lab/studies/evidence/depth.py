@@ -23,7 +23,7 @@ DEPTHS = (60, 100, 200, 30, 15)
 GRID = (60, 100)
 """Depths with every initialization."""
 RULED = (60, 100, 200)
-"""Depths with every rule that chooses the scale of weights alone."""
+"""Depths with every rule of others."""
 RATES = (0.005, 0.015, 0.05)
 LEARNS = 0.95
 """A setting learns if its test loss is below this share of the loss at chance."""
@@ -41,6 +41,7 @@ INITS: dict[str, dict[str, Any]] = {
         "init_shape": "depth",
     },
     "deep": {"init": "deep"},
+    "TAT": {"init": "deep", "init_shape": "tailored"},
 }  # fmt: skip
 """By name, what is changed in the config."""
 CONTROL = "identity"
@@ -79,7 +80,7 @@ def arms(depth: int) -> list[tuple[str, str]]:
         ]  # fmt: skip
     rules = ["Taylor", "exact", "deep"]
     if depth in RULED:
-        rules += ["MSRA", "LSUV"]
+        rules += ["MSRA", "LSUV", "TAT"]
     return [*(("mpelu", name) for name in rules), (CONTROL, "orthogonal")]
 
 
