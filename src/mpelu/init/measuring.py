@@ -54,6 +54,7 @@ def measure_(
     scaled: set[int] = set()
     parameters = dict(model.named_parameters())
     planned = {id(parameters[plan.name]) for plan in plans}
+    planned |= {id(plan.bias) for plan in plans if plan.offset}
 
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
         layer = layer_of(call)
