@@ -72,22 +72,29 @@ def losses() -> dict[str, list[float]]:
     return found
 
 
-def table() -> str:
-    """Markdown: a row for each setting, a column for each depth that has been run."""
-    found = losses()
-    depths = sorted({int(name.partition("-")[0]) for name in found if name != depth.SOFTMAX})
+def arm_labels() -> dict[str, str]:
+    """Activation and initialization of every setting, controls last."""
     labels: dict[str, str] = {}
     for setting in find("depth").settings("paper"):
         layers, activation, init = setting.labels
         if setting.name != depth.SOFTMAX:
             labels.setdefault(setting.name.removeprefix(f"{layers}-"), f"{activation}, {init}")
+    control = f"{depth.CONTROL}-orthogonal"
+    del labels[control]
     labels["mpelu-anyinit"] = "MPELU, AnyInit 0.4"
-    labels["identity-orthogonal"] = "**control**: no activations, orthogonal"
+    labels[control] = "**control**: no activations, orthogonal"
+    return labels
+
+
+def table() -> str:
+    """Markdown: a row for each setting, a column for each depth that has been run."""
+    found = losses()
+    depths = sorted({int(name.partition("-")[0]) for name in found if name != depth.SOFTMAX})
     lines = [
         "| start | " + " | ".join(f"{layers} layers" for layers in depths) + " |",
         "|---|" + "---|" * len(depths),
     ]
-    for arm, label in labels.items():
+    for arm, label in arm_labels().items():
         cells = [_cell(found.get(f"{layers}-{arm}", [])) for layers in depths]
         if any(cells):
             lines.append(f"| {label} | " + " | ".join(cells) + " |")
@@ -179,30 +186,50 @@ def _by_layer(model: nn.Sequential) -> tuple[list[float], list[float]]:
 
 
 def draw_losses() -> Figure:
-    """A point for each run, at each depth that has the full grid or a part of it."""
+    """The mean over depth for some starts, and a point for each run at the depths of the grid."""
     found = losses()
-    depths = sorted({int(name.partition("-")[0]) for name in found if name != depth.SOFTMAX})
-    rows = int(max(len([n for n in found if n.startswith(f"{d}-")]) for d in depths))
-    figure = Figure(figsize=(3 + 3 * len(depths), 0.9 + 0.28 * rows), layout="constrained")
-    panels = figure.subplots(1, len(depths), squeeze=False)[0]
-    for axes, layers in zip(panels, depths, strict=True):
-        names = [name for name in found if name.startswith(f"{layers}-")]
-        names.sort(key=lambda name: sum(found[name]) / len(found[name]))
-        for place, name in enumerate(names):
-            shown = [min(value, math.log(10) * 1.05) for value in found[name]]
-            axes.plot(shown, [place] * len(shown), "o", color=_color(name), alpha=0.8)
-        for value in found.get(depth.SOFTMAX, []):
-            axes.axvline(value, color="#999999", linewidth=0.8)
-        axes.set_yticks(range(len(names)), [name.partition("-")[2] for name in names], fontsize=8)
+    labels = arm_labels()
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
+    first, *panels = figure.subplots(1, 1 + len(depth.GRID), width_ratios=(1.25, 1, 1))
+    for arm, (color, label) in _LINES.items():
+        points = {layers: found[f"{layers}-{arm}"] for layers in sorted(depth.DEPTHS)
+                  if f"{layers}-{arm}" in found}  # fmt: skip
+        means = [sum(values) / len(values) for values in points.values()]
+        first.plot(list(points), means, color=color, marker="o", markersize=4, label=label)
+        lows, highs = ([end(values) for values in points.values()] for end in (min, max))
+        first.fill_between(list(points), lows, highs, color=color, alpha=0.15, linewidth=0)
+    softmax = found[depth.SOFTMAX]
+    first.axhline(sum(softmax) / len(softmax), color="#999999", linewidth=1, linestyle="--")
+    first.text(15, 1.01 * softmax[0], "softmax regression", fontsize=8, color="#666666")
+    ticks = sorted(depth.DEPTHS)
+    first.set(xscale="log", xlabel="layers", ylabel="test loss", title="Mean and range of 3 seeds")
+    first.set_xticks(ticks, [str(each) for each in ticks])
+    first.minorticks_off()
+    first.legend(fontsize=8)
+    last = depth.GRID[-1]
+    shown = [arm for arm in labels if all(f"{d}-{arm}" in found for d in depth.GRID)]
+    shown.sort(key=lambda arm: sum(found[f"{last}-{arm}"]))
+    for axes, layers in zip(panels, depth.GRID, strict=True):
+        for place, arm in enumerate(shown):
+            values = [min(value, math.log(10) * 1.05) for value in found[f"{layers}-{arm}"]]
+            color = _LINES[arm][0] if arm in _LINES else COLORS[1]
+            axes.plot(values, [place] * len(values), "o", color=color, alpha=0.8)
+        axes.axvline(sum(softmax) / len(softmax), color="#999999", linewidth=1, linestyle="--")
+        names = [labels[arm].replace("**", "") for arm in shown]
+        axes.set_yticks(range(len(shown)), names if axes is panels[0] else [], fontsize=8)
         axes.invert_yaxis()
-        axes.set(title=f"{layers} layers", xlabel="test loss (lines: softmax regression)")
+        axes.grid(axis="y", color="0.93")
+        axes.set(title=f"{layers} layers, every run", xlabel="test loss")
     return figure
 
 
-def _color(name: str) -> str:
-    return (
-        COLORS[0] if name.endswith("mpelu-deep") else COLORS[3] if "identity" in name else COLORS[1]
-    )
+_LINES = {
+    "mpelu-taylor": (COLORS[4], "MPELU, Taylor (the paper)"),
+    "mpelu-exact": (COLORS[2], "MPELU, exact"),
+    "mpelu-deep": (COLORS[0], "MPELU, deep"),
+    "identity-orthogonal": (COLORS[3], "no activations"),
+}
+"""Starts that every depth has."""
 
 
 def main() -> None:

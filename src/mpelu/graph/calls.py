@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,14 +66,30 @@ class Call:
 
 
 def substitute(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:
-    """The value, nested in tuples, lists and dicts, with every instance of a kind changed."""
+    """The value with every instance of a kind changed, also in containers and dataclasses."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (tuple, list)):
         changed = [substitute(item, kind, change) for item in value]
-        return changed if isinstance(value, list) else tuple(changed)
+        if isinstance(value, list):
+            return changed
+        return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
     if isinstance(value, dict):
-        return {key: substitute(item, kind, change) for key, item in value.items()}
+        items = {key: substitute(item, kind, change) for key, item in value.items()}
+        if type(value) is dict:
+            return items
+        copied = copy.copy(value)
+        copied.update(items)
+        return copied
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        fields = {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if field.init
+        }
+        new = {name: substitute(item, kind, change) for name, item in fields.items()}
+        if any(new[name] is not fields[name] for name in fields):
+            return dataclasses.replace(value, **new)
     return value
 
 
@@ -120,7 +138,7 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (inputs,), {}
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
-    return tuple(inputs), {}
+    return tuple(inputs) if isinstance(inputs, Sequence) else (inputs,), {}
 
 
 def unwrap(model: nn.Module) -> nn.Module:

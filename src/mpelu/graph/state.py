@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+import random
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,9 +17,10 @@ from torch import Tensor, nn
 def unchanged(
     modules: Sequence[nn.Module], *, values: bool = True, written: Collection[int] = ()
 ) -> Iterator[None]:
-    """Restores attributes, parameters, buffers, training flags and torch's random state.
+    """Restores attributes, parameters, buffers, training flags and random states.
 
-    Attributes are those of every module: flags and counters, and what lists and dicts contain.
+    Attributes are those of every module: flags and counters, and what containers in them hold.
+    Random states are those of torch, Python and NumPy.
 
     Args:
         modules: every module whose code runs inside.
@@ -27,11 +30,29 @@ def unchanged(
     restore = snapshot(modules, values=values, written=written)
     own = [value for module in modules for value in module.parameters(recurse=False)]
     gpus = sorted({value.get_device() for value in own if value.is_cuda})
+    numpy: Any = sys.modules.get("numpy")
+    states = random.getstate(), None if numpy is None else numpy.random.get_state()
     with torch.random.fork_rng(devices=gpus):
         try:
             yield
         finally:
             restore()
+            random.setstate(states[0])
+            if numpy is not None:
+                numpy.random.set_state(states[1])
+
+
+@contextlib.contextmanager
+def restored_on_error(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Restores the values of tensors if an error or an interrupt ends the block."""
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for tensor, old in kept:
+                tensor.copy_(old)
+        raise
 
 
 @contextlib.contextmanager
@@ -51,10 +72,11 @@ def snapshot(
     """Records the state of the modules; the function returned puts it back."""
     attributes = [(module, dict(module.__dict__)) for module in modules]
     contents = [
-        (attribute, attribute.copy())
+        (container, container.copy())
         for _, saved in attributes
         for name, attribute in saved.items()
-        if type(attribute) in (list, dict, set) and not name.endswith("_hooks")
+        if type(attribute) in _CONTAINERS and not name.endswith("_hooks")
+        for container in _containers(attribute)
     ]
     # Models that install hooks on their first call would install them once more.
     hooks = [
@@ -90,22 +112,49 @@ def snapshot(
     return restore
 
 
+_CONTAINERS = (list, dict, set, deque)
+
+
+def _containers(value: Any, depth: int = 4) -> Iterator[Any]:
+    """The container and those inside of it."""
+    yield value
+    if depth > 0:
+        for item in _items(value):
+            if type(item) in _CONTAINERS:
+                yield from _containers(item, depth - 1)
+
+
+def _items(container: Any) -> Iterable[Any]:
+    found: Iterable[Any] = container.values() if isinstance(container, dict) else container
+    return found
+
+
 def _refill(container: Any, items: Any) -> None:
-    if isinstance(container, list):
+    if isinstance(container, (list, deque)):
         if len(container) != len(items) or any(
             one is not other for one, other in zip(container, items, strict=True)
         ):
-            container[:] = items
+            container.clear()
+            container.extend(items)
         return
     container.clear()
     container.update(items)
 
 
+_OF_MODULE = ("_parameters", "_buffers", "_modules")
+"""Containers that every module has."""
+
+
 def _tensors_of(attributes: list[tuple[nn.Module, dict[str, Any]]]) -> list[Tensor]:
-    """Parameters, buffers and tensors that are plain attributes, each once."""
+    """Parameters, buffers and tensors in attributes or in containers there, each once."""
     found: dict[int, Tensor] = {}
     for _, saved in attributes:
         own = [*saved.get("_parameters", {}).values(), *saved.get("_buffers", {}).values()]
-        own += [value for value in saved.values() if isinstance(value, Tensor)]
+        for name, value in saved.items():
+            if isinstance(value, Tensor):
+                own.append(value)
+            elif type(value) in _CONTAINERS and name not in _OF_MODULE and value:
+                for container in _containers(value):
+                    own += [item for item in _items(container) if isinstance(item, Tensor)]
         found.update({id(tensor): tensor for tensor in own if tensor is not None})
     return list(found.values())

@@ -22,7 +22,7 @@ class Weights:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._names: dict[int, tuple[Tensor, str]] = {}
+        self._names: dict[int, tuple[nn.Parameter, str]] = {}
         self._derived: dict[int, tuple[Tensor, str, Callable[[], Any]]] = {}
         self.used: dict[str, str] = {}
         """The function that last took each parameter, by the parameter's path."""
@@ -44,11 +44,45 @@ class Weights:
         is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
         return name, int(tensor.storage_offset()) if is_part else 0, tensor.shape
 
+    def overlap(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two uses of one parameter share elements of it."""
+        masks = [self._elements(tensor) for tensor in (one, other)]
+        return bool((masks[0] & masks[1]).any())
+
+    def _elements(self, tensor: Tensor) -> Tensor:
+        """Which elements of its parameter a tensor is, or was computed from."""
+        name = self.name(tensor)
+        assert name is not None
+        parameter = self._parameter(name)
+        is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
+        mask = torch.full((parameter.numel(),), not is_part, dtype=torch.bool)
+        if is_part:
+            offset = int(tensor.storage_offset() - parameter.storage_offset())
+            mask.as_strided(tensor.shape, tensor.stride(), offset).fill_(True)
+        return mask
+
+    def takes_noise(self, name: str, std: float) -> bool:
+        """Whether a weight under a parametrization is one if its parameter has random values."""
+        path, _, _ = name.rpartition(".")
+        owner = self._model.get_submodule(path)
+        if not isinstance(owner, ParametrizationList):
+            return True
+        parameter = self._parameter(name)
+        kept = parameter.detach().clone()
+        generator = torch.Generator(parameter.device).manual_seed(0)
+        try:
+            with torch.no_grad():
+                parameter.normal_(0, std, generator=generator)
+                found = float(owner().norm() / parameter.norm())
+        finally:
+            parameter.data.copy_(kept)
+        return 0.1 < found < math.inf
+
     def is_computed(self, tensor: Tensor) -> bool:
         """Whether the tensor was computed from a parameter, rather than being one or part of it."""
         if id(tensor) not in self._derived or isinstance(tensor._base, nn.Parameter):
             return False
-        parameter = self._model.get_parameter(self._derived[id(tensor)][1])
+        parameter = self._parameter(self._derived[id(tensor)][1])
         # Views made below autograd have no base, but share the memory.
         return bool(place(tensor)[0] != place(parameter)[0])
 
@@ -57,7 +91,7 @@ class Weights:
         if id(tensor) in self._names:
             return tensor.requires_grad
         name = self.name(tensor)
-        return name is not None and self._model.get_parameter(name).requires_grad
+        return name is not None and self._parameter(name).requires_grad
 
     def derive(self, name: str, output: Any, again: Callable[[], Any]) -> None:
         """Notes that an output was computed from a parameter, and how to compute it again."""
@@ -92,7 +126,7 @@ class Weights:
         name = self.name(tensor)
         if name is None or id(tensor) not in self._derived or _is_fake(tensor):
             return 1.0
-        parameter = self._model.get_parameter(name)
+        parameter = self._parameter(name)
         before = self.again(tensor).norm().item()
         parameter.data.mul_(2)
         try:
@@ -100,6 +134,13 @@ class Weights:
         finally:
             parameter.data.div_(2)  # exact, since a power of two
         return math.log2(after / before) if before > 0 and after > 0 else 1.0
+
+    def _parameter(self, name: str) -> nn.Parameter:
+        """The parameter of a path, also while torch.func.functional_call has put another there."""
+        try:
+            return self._model.get_parameter(name)
+        except AttributeError:
+            return next(each for each, path in self._names.values() if path == name)
 
     def _scan(self) -> None:
         for name, parameter in self._model.named_parameters():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from mpelu.graph import (
     Call,
@@ -17,8 +18,10 @@ from mpelu.graph import (
     Known,
     Weights,
     collector_paused,
+    evaluating,
     record,
     record_shapes,
+    restored_on_error,
     trace,
     unchanged_on_error,
     unwrap,
@@ -40,6 +43,7 @@ from mpelu.init.operations import is_known
 from mpelu.init.plan import FITTED, Plan
 from mpelu.init.planner import Planner
 from mpelu.init.report import Report, rows_of
+from mpelu.init.reuse import embedded_stds
 from mpelu.init.rules import GAUSSIAN_STD, MODES
 from mpelu.init.shape import Structure, shaped
 from mpelu.init.tailoring import Tailoring, fill_shifts_, tailor
@@ -127,11 +131,17 @@ def initialize_(
     choice = choose(calls, method, mode, distribution, activation_shape)
     critical = choice.method == "critical"
 
-    def plan(tailoring: Tailoring | None = None) -> tuple[list[Plan], Planner]:
-        planner = Planner(calls, weights, choice.method, mode, std, choice.distribution, tailoring)
+    def plan(
+        tailoring: Tailoring | None = None, embedded: Mapping[str, float] | None = None
+    ) -> tuple[list[Plan], Planner]:
+        planner = Planner(
+            calls, weights, choice.method, mode, std, choice.distribution, tailoring, embedded
+        )
         with collector_paused():
             plans = planner.run()
         _check_finite(plans)
+        if embedded is None and (changed := embedded_stds(calls, weights, plans)):
+            return plan(tailoring, changed)
         return plans, planner
 
     measured: dict[int, float] = {}
@@ -139,6 +149,8 @@ def initialize_(
     balanced: set[int] = set()
     tailoring: Tailoring | None = None
     with contextlib.ExitStack() as guards:
+        # Reading a weight may change what its parametrization keeps.
+        guards.enter_context(evaluating(_parametrizations(model)))
         plans, planner = plan()
         if choice.activation_shape is not None:
             structure = Structure(calls, planner.layers, planner.signals, critical)
@@ -155,9 +167,11 @@ def initialize_(
             if beta is not None:
                 guards.enter_context(shaped(structure.modules, beta))
                 plans, planner = plan(tailoring)
-        # No weight has been written so far. Only a forward pass can still fail.
+        # No weight has been written so far.
         if example_inputs is not None:
             guards.enter_context(unchanged_on_error(model))
+        else:
+            guards.enter_context(restored_on_error([*model.parameters(), *model.buffers()]))
         fill_all_(plans, parameters, choice, std, generator)
         reset_norms_(model)
         zero_biases_(plan.bias for plan in plans)
@@ -173,6 +187,11 @@ def initialize_(
         shape = None if tailoring is None else tailoring.shape
         return report_depth(rows, plans, calls, planner.layers, planner.signals, critical, shape)
     return Report(rows)
+
+
+def _parametrizations(model: nn.Module) -> list[nn.Module]:
+    lists = [part for part in model.modules() if isinstance(part, ParametrizationList)]
+    return [part for each in lists for part in each.modules()]
 
 
 def _calls(

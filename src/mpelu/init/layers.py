@@ -36,7 +36,8 @@ class Layer:
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
     padding: tuple[tuple[int, int], ...] = ()
-    """Zeros before and after along each spatial axis; empty where other values are put there."""
+    """Zeros before and after along each spatial axis; empty where other values are put there. Of
+    a transposed layer: what is cut off its output."""
     is_standard: bool = True
     """Whether the weight has the layout of torch.nn: outputs first, or inputs if transposed."""
 
@@ -105,11 +106,18 @@ def _convolution(
 
 
 def _transposed(
-    weight: Any, bias: Any, fed: int, stride: int | Sequence[int], groups: int
+    weight: Any,
+    bias: Any,
+    fed: int,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    groups: int,
 ) -> Layer | None:
     if not _are_tensors(weight, bias):
         return None
-    steps = _by_axis(stride, weight.dim() - 2)
+    dims = weight.dim() - 2
+    steps = _by_axis(stride, dims)
     fan_in, fan_out = fans(weight, groups, transposed=True)
     # Its taps are spread over stride positions.
     return Layer(
@@ -122,7 +130,10 @@ def _transposed(
         fed,
         groups,
         transposed=True,
+        kernel=tuple(weight.shape[2:]),
         stride=steps,
+        dilation=_by_axis(dilation, dims),
+        padding=tuple((amount, amount) for amount in _by_axis(padding, dims)),
     )
 
 
@@ -154,7 +165,15 @@ def _convolution_module(call: Call, module: Any) -> Layer | None:
 
 
 def _transposed_module(call: Call, module: Any) -> Layer | None:
-    return _transposed(module.weight, module.bias, call.fed_by[0], module.stride, module.groups)
+    return _transposed(
+        module.weight,
+        module.bias,
+        call.fed_by[0],
+        module.stride,
+        module.padding,
+        module.dilation,
+        module.groups,
+    )
 
 
 def _linear_call(call: Call) -> Layer | None:
@@ -176,7 +195,7 @@ def _convolution_call(call: Call) -> Layer | None:
 def _aten_convolution_call(call: Call) -> Layer | None:
     weight, bias, stride, padding, dilation, transposed, _, groups = call.args[1:9]
     if transposed:
-        return _transposed(weight, bias, call.fed_by[0], stride, groups)
+        return _transposed(weight, bias, call.fed_by[0], stride, padding, dilation, groups)
     return _convolution(weight, bias, call.fed_by[0], stride, padding, dilation, groups)
 
 
@@ -186,6 +205,8 @@ def _transposed_call(call: Call) -> Layer | None:
         call.argument(2, "bias"),
         call.fed_by[0],
         call.argument(3, "stride", 1),
+        call.argument(4, "padding", 0),
+        call.argument(7, "dilation", 1),
         call.argument(6, "groups", 1),
     )
 

@@ -46,6 +46,18 @@ def _share(
     return padded(ones, kernel, stride, dilation, padding)[1]
 
 
+def spread_share(layer: Layer, profile: Profile, shape: torch.Size) -> float:
+    """How many inputs an output of a transposed layer has, relative to its fan_in."""
+    share = 1.0
+    for axis, values in enumerate(profile):
+        size, taps, stride = shape[axis + 2], layer.kernel[axis], layer.stride[axis]
+        starts = torch.arange(values.numel()).unsqueeze(1) * stride - layer.padding[axis][0]
+        places = starts + torch.arange(taps) * layer.dilation[axis]
+        reached = ((places >= 0) & (places < size)).sum().item()
+        share *= reached / size * stride / taps
+    return share
+
+
 def pads_small(call: Call, step: float) -> bool:
     """Whether a module that pads with zeros may add much to maps `step` pixels apart."""
     if not isinstance(call.target, nn.modules.padding._ConstantPadNd):

@@ -23,7 +23,7 @@ from mpelu.graph import (
 from mpelu.init.layers import layer_of
 from mpelu.init.model import variance_of
 from mpelu.init.operations import is_known
-from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, UNEVEN_NOTE, Plan
+from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, OFF, REUSED_NOTE, UNEVEN_NOTE, Plan
 
 TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off
@@ -60,10 +60,14 @@ def measure_(
         layer = layer_of(call)
         index = None if layer is None else by_weight.get(weights.key(layer.weight))
         is_hidden = torch._C._functorch.is_functorch_wrapped_tensor(output)  # inside vmap
-        if layer is None or index is None or index in measured or is_hidden:
+        if layer is None or index is None or is_hidden:
             return output
         plan = plans[index]
         variance = variance_of(output)
+        if index in measured:
+            if _is_off(variance, measured[index], OFF) and REUSED_NOTE not in plan.doubts:
+                plan.doubts = (*plan.doubts, REUSED_NOTE)
+            return output
         can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
         tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
         if can_scale and _is_off(variance, plan.predicted, tolerance):
@@ -75,7 +79,7 @@ def measure_(
             layer.weight.mul_(factor)
             if plan.offset and layer.bias is not None:
                 layer.bias.sub_(plan.shift).mul_(factor).add_(plan.shift)
-            if plan.is_computed:
+            if plan.is_computed or weights.is_computed(layer.weight):
                 parameters[plan.name].mul_(factor)
             scaled.add(index)
             output = run()

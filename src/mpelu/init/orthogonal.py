@@ -81,6 +81,6 @@ def _orthogonal(
     shape = (count, max(rows, columns), min(rows, columns))
     drawn = torch.empty(shape, dtype=dtype, device=like.device).normal_(generator=generator)
     q, r = torch.linalg.qr(drawn)
-    q = q * r.diagonal(dim1=1, dim2=2).sign().unsqueeze(1)
+    q = q * r.diagonal(dim1=1, dim2=2).sgn().unsqueeze(1)
     matrices: Tensor = q if rows >= columns else q.mT
     return matrices

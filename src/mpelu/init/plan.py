@@ -16,11 +16,17 @@ FITTED = ("taylor", "exact", "critical", "msra")
 LARGEST = 10.0
 """Variance above which first-order rules give way to the exact one, with inputs or shapes."""
 
+OFF = 2.0
+"""A row has a note where two variances that should agree differ by more than this factor."""
+
 TANGENT_NOTE = "its tangents at zero vanish; its exact second moment was used"
+NOISE_NOTE = "its parametrization can't take random values; left as it was"
+REUSED_NOTE = "at a later use its output has another variance"
 STATE_NOTE = (
     "its parametrization sets its scale, from values that it keeps for this weight; left as it was"
 )
 HOOK_NOTE = "fed by {name}, whose weight a hook computes"
+CHANGED_NOTE = "fed by {name}, whose output a hook may change"
 FEW_NOTE = "measured on very few values per channel"
 UNEVEN_NOTE = "its variance differs between the halves of the batch"
 CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"

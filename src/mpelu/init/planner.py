@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +15,33 @@ from mpelu.graph import Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.critical import squared_slope
 from mpelu.init.layers import Layer, layer_of
-from mpelu.init.maps import PADDING_NOTE, is_small, pads_small, step_after, surrounded
+from mpelu.init.maps import (
+    PADDING_NOTE,
+    is_small,
+    pads_small,
+    spread_share,
+    step_after,
+    surrounded,
+)
 from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
+from mpelu.init.operations.products import embedding_weight
 from mpelu.init.orthogonal import has_delta
 from mpelu.init.outputs import TARGET, after_fixed, after_random, by_group, deviation
 from mpelu.init.plan import (
     CAPPED_NOTE,
+    CHANGED_NOTE,
     FITTED,
     HOOK_NOTE,
     LARGEST,
+    NOISE_NOTE,
+    OFF,
+    REUSED_NOTE,
     STATE_NOTE,
     TANGENT_NOTE,
     Plan,
 )
 from mpelu.init.recurrent import recurrent_plans
+from mpelu.init.reuse import Key, keys_of
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
 from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
 from mpelu.init.tailoring import Tailoring
@@ -46,6 +59,7 @@ class Planner:
         std: for method "gaussian".
         distribution: as for `initialize_`.
         tailoring: of a chain, for activation_shape "tailored".
+        embedded: deviations that weights of embeddings will have, by path.
     """
 
     def __init__(
@@ -57,6 +71,7 @@ class Planner:
         std: float = GAUSSIAN_STD,
         distribution: str = "normal",
         tailoring: Tailoring | None = None,
+        embedded: Mapping[str, float] | None = None,
     ) -> None:
         self._calls, self._weights = calls, weights
         self._is_orthogonal = distribution == "orthogonal"
@@ -66,8 +81,11 @@ class Planner:
         self.layers = [layer_of(call) for call in calls]
         """Of every call that runs one."""
         self._shapes = [call.shape for call in calls]
-        self._keys = [None if layer is None else weights.key(layer.weight) for layer in self.layers]
-        self._uses = Counter(self._keys)
+        self._keys = keys_of(self.layers, weights)
+        self._all_uses = Counter(self._keys)
+        self._uses: Counter[Key] = Counter()
+        """So far."""
+        self._embedded = embedded or {}
         self._consumers: dict[int, list[int]] = {}
         for index, call in enumerate(calls):
             for fed in call.fed_by:
@@ -103,6 +121,13 @@ class Planner:
             self._profiles.append(profile)
         return [plan for plans in self._plans.values() for plan in plans]
 
+    def _is_hooked(self, call: Call) -> bool:
+        """Whether a hook, which torch.fx doesn't show, may change what a module returns."""
+        module = call.target
+        if self._knows_shapes or not isinstance(module, nn.Module):
+            return False
+        return bool(module._forward_hooks or module._forward_pre_hooks)
+
     def _step(self, call: Call) -> float:
         return max((self._steps[fed] for fed in call.fed_by), default=1.0)
 
@@ -112,6 +137,7 @@ class Planner:
             signal = doubted(signal, PADDING_NOTE)
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
         key = self._keys[index]
+        self._uses[key] += 1
         name = None if key is None else key[0]
         is_trained = name is not None and self._weights.is_trained(layer.weight)
         if name is not None and key not in self._of_weight:
@@ -173,9 +199,18 @@ class Planner:
         )
         if name is None and isinstance(call.target, nn.Module) and list(call.target.parameters()):
             after = doubted(after, HOOK_NOTE.format(name=call.name))
+        elif self._is_hooked(call):
+            after = doubted(after, CHANGED_NOTE.format(name=call.name))
         if index in self._plans:
             self._plans[index][0].predicted = after.overall_variance
+        elif key in self._of_weight:
+            self._doubt_reuse(self._of_weight[key], after.overall_variance)
         return after, profile
+
+    def _doubt_reuse(self, plan: Plan, variance: float) -> None:
+        ratio = variance / plan.predicted if plan.predicted else 1.0
+        if not 1 / OFF <= ratio <= OFF and REUSED_NOTE not in plan.doubts:
+            plan.doubts = (*plan.doubts, REUSED_NOTE)
 
     def _adjust(self, plan: Plan, layer: Layer, signal: Signal, reached: float) -> None:
         """Takes into account how a weight is computed, and that first-order rules may explode."""
@@ -190,6 +225,8 @@ class Planner:
             plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
             if plan.is_fixed and self._weights.has_state(plan.name):
                 plan.left = STATE_NOTE
+            elif not plan.is_fixed and not self._weights.takes_noise(plan.name, average(plan.std)):
+                plan.is_fixed, plan.left = True, NOISE_NOTE
 
     def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
         if call.target is None:
@@ -202,6 +239,13 @@ class Planner:
             elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
                 self._plan_recurrent(index, call)
         signal = propagate(Step(call, self.signals, self._shapes, self._factor))
+        weight = embedding_weight(call) if self._embedded else None
+        name = None if weight is None else self._weights.name(weight)
+        if name is not None and name in self._embedded:
+            second = self._embedded[name] ** 2
+            signal = replace(signal, mean=0.0, variance=second, factor=second)
+        if self._is_hooked(call):
+            signal = doubted(signal, CHANGED_NOTE.format(name=call.name))
         if not self._knows_shapes and pads_small(call, self._step(call)):
             signal = doubted(signal, PADDING_NOTE)
         return signal, profile
@@ -211,8 +255,10 @@ class Planner:
     ) -> tuple[Profile, float]:
         if self._is_delta(layer):
             return resized(profile, shape), 1.0
-        if layer.transposed or len(profile) != len(layer.padding):
+        if len(profile) != len(layer.padding):
             return flat(shape), 1.0
+        if layer.transposed:
+            return flat(shape), spread_share(layer, profile, shape) if shape else 1.0
         return padded(profile, layer.kernel, layer.stride, layer.dilation, layer.padding)
 
     def _is_delta(self, layer: Layer) -> bool:
@@ -263,7 +309,8 @@ class Planner:
         can_shift = bias is not None and bias.requires_grad and bias.dim() == 1
         if signal.before is None or not can_shift or index == self._last:
             return None
-        if self._uses[self._keys[index]] > 1 or ends_in_norm(index, self._calls, self._consumers):
+        is_shared = self._all_uses[self._keys[index]] > 1
+        if is_shared or ends_in_norm(index, self._calls, self._consumers):
             return None
         variance = 1 / (fan * reached * squared_slope(*signal.before))
         missing = TARGET - variance * layer.fan_in * reached * average(signal.second)
@@ -288,7 +335,12 @@ class Planner:
         chain of them ends above twice the target.
         """
         fed, signals = call.fed_by, self.signals
-        free = [index for index in fed if signals[index].layer is not None]
+        # A weight that was used again already has an effect elsewhere.
+        free = [
+            index
+            for index in fed
+            if (at := signals[index].layer) is not None and self._uses[self._keys[at]] == 1
+        ]
         if not free:
             return
         taken = sum(average(signals[index].variance) for index in fed if index not in free)
@@ -296,11 +348,13 @@ class Planner:
         for index in free:
             layer = signals[index].layer
             assert layer is not None
+            # What one weight adds again and again adds up in its amplitude.
+            own = share / self._all_uses[self._keys[layer]]
             for plan in self._plans[layer]:
-                plan.std = plan.std * math.sqrt(share)
-                plan.bias_std *= math.sqrt(share)
-                plan.predicted = (plan.predicted or 0.0) * share
-            signals[index] = replace(signals[index], variance=signals[index].variance * share)
+                plan.std = plan.std * math.sqrt(own)
+                plan.bias_std *= math.sqrt(own)
+                plan.predicted = (plan.predicted or 0.0) * own
+            signals[index] = replace(signals[index], variance=signals[index].variance * own)
 
     def _plan_recurrent(self, index: int, call: Call) -> None:
         signal = self.signals[call.fed_by[0]]

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mpelu.graph import Weights
 from mpelu.init.operations import NORMS
 from mpelu.init.outputs import deviation
-from mpelu.init.plan import CAPPED_NOTE, FEW_NOTE, TANGENT_NOTE, UNEVEN_NOTE, Plan
+from mpelu.init.plan import (
+    CAPPED_NOTE,
+    FEW_NOTE,
+    HOOK_NOTE,
+    OFF,
+    REUSED_NOTE,
+    TANGENT_NOTE,
+    UNEVEN_NOTE,
+    Plan,
+)
 from mpelu.init.signal import UNSTABLE_NOTE, Source
 from mpelu.init.values import Value, average
 
@@ -97,10 +108,6 @@ class Report:
         return "\n".join([*_aligned([header, *cells]), *notes])
 
 
-OFF = 2.0
-"""A row has a note where measured and predicted variance differ by more than this factor."""
-
-
 def rows_of(
     model: nn.Module,
     parameters: Mapping[str, Tensor],
@@ -128,7 +135,7 @@ def rows_of(
             plan,
             f"{rule}, balanced" if index in balanced else rule,
             measured.get(index),
-            index in scaled,
+            deviation(weights.again(plan.weight)) if index in scaled else None,
         )
         for index, plan in enumerate(plans)
     ]
@@ -140,7 +147,7 @@ def rows_of(
             layer=name,
             rule="left as it was" if parameter.requires_grad else "frozen",
             std=deviation(parameter),
-            note=_reason_left(name, weights.used) if parameter.requires_grad else "",
+            note=_reason_left(model, name, weights.used) if parameter.requires_grad else "",
         )
         for name, parameter in parameters.items()
         if parameter.dim() > 1 and name not in placed and id(parameter) not in reset
@@ -148,9 +155,10 @@ def rows_of(
     return tuple(rows)
 
 
-def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
+def _row(plan: Plan, rule: str, measured: float | None, scaled_std: float | None) -> Row:
+    """Of a plan, and the deviation of its weight if it was scaled by measurement."""
     alone = plan.sources[0].activation if len(plan.sources) == 1 else None
-    trained_rule = f"{rule}, measured" if is_scaled else rule
+    trained_rule = rule if scaled_std is None else f"{rule}, measured"
     if plan.left:
         trained_rule = "left as it was"
     return Row(
@@ -160,16 +168,23 @@ def _row(plan: Plan, rule: str, measured: float | None, is_scaled: bool) -> Row:
         alpha=None if alone is None else _numbers(alone.alpha),
         beta=None if alone is None else _numbers(alone.beta),
         fan=plan.fan if plan.is_trained else None,
-        std=deviation(plan.weight)
-        if is_scaled or plan.left or not plan.is_trained
-        else average(plan.std**2) ** 0.5,
+        std=_std(plan) if scaled_std is None else scaled_std,
         predicted=plan.predicted,
         measured=measured,
         note=_note(plan, measured) if plan.is_trained else "",
     )
 
 
-_LASTING = (UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, UNEVEN_NOTE)
+def _std(plan: Plan) -> float:
+    if plan.left or not plan.is_trained:
+        return deviation(plan.weight)
+    return math.sqrt(average(plan.std**2))
+
+
+_LASTING = (
+    UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, UNEVEN_NOTE, REUSED_NOTE,
+    HOOK_NOTE.partition("}")[2],
+)  # fmt: skip
 """Notes that a measurement on one batch doesn't settle."""
 
 
@@ -186,7 +201,9 @@ def _note(plan: Plan, measured: float | None) -> str:
     return "; ".join([f"measured {measured:.3g} where {predicted:.3g} was predicted", *plan.doubts])
 
 
-def _reason_left(name: str, used: Mapping[str, str]) -> str:
+def _reason_left(model: nn.Module, name: str, used: Mapping[str, str]) -> str:
+    if _is_scripted(model, name):
+        return "inside a scripted module, which can't be looked into; left as it was"
     if not used:  # torch.fx shows which functions are called, not what computes their weights
         return "torch.fx shows no layer that uses it; left as it was (example_inputs may show one)"
     if name not in used:
@@ -195,6 +212,13 @@ def _reason_left(name: str, used: Mapping[str, str]) -> str:
         f"used by {used[name]}, but not as the weight of a layer that the input feeds; left as it "
         "was"
     )
+
+
+def _is_scripted(model: nn.Module, name: str) -> bool:
+    """Whether a module on the way to a parameter is scripted."""
+    parts = name.split(".")[:-1]
+    paths = [".".join(parts[:count]) for count in range(len(parts) + 1)]
+    return any(isinstance(model.get_submodule(path), torch.jit.ScriptModule) for path in paths)
 
 
 def _label(source: Source) -> str:

@@ -77,6 +77,14 @@ class Structure:
         critical: bool,
         tailored: Tailored | None = None,
     ) -> None:
+        # Biases of the critical variance need biases.
+        critical = critical and any(
+            layer is not None
+            and signals[layer.fed].before is not None
+            and layer.bias is not None
+            and layer.bias.requires_grad
+            for layer in layers
+        )
         self._critical = critical
 
         def map_of(activation: Activation) -> Map:

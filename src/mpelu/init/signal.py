@@ -178,6 +178,8 @@ def multiplied(one: Signal, other: Signal) -> Signal:
     """The product of independent signals."""
     one, other = _of_one_size([one, other])
     mean = one.mean * other.mean
+    # Where both depend on the input, relative errors in their variances add up.
+    growths = one.growth, other.growth
     return Signal(
         mean,
         one.second * other.second - mean**2,
@@ -185,7 +187,7 @@ def multiplied(one: Signal, other: Signal) -> Signal:
         _merged([one, other]),
         one.channels or other.channels,
         doubts=_all_doubts([one, other]),
-        growth=max(one.growth, other.growth),
+        growth=sum(growths) if one.sources and other.sources else max(growths),
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpelu.graph import Ref
+from mpelu.graph import Call, Ref
 from mpelu.init.activations import LINEAR, Activation
-from mpelu.init.operations.registry import ALONE, Step, named, register_operation
+from mpelu.init.operations.registry import ALONE, Step, named, register_operation, rule_for
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.signal import Signal, Source, constant_signal, contracted, doubted, mixed
 from mpelu.init.values import average
@@ -91,13 +92,21 @@ def attend(step: Step) -> Signal | None:
 
 @register_operation(nn.Embedding, nn.EmbeddingBag, *named("embedding", "embedding_bag"))
 def _embed(step: Step) -> Signal:
-    target = step.call.target
-    weight = target.weight if isinstance(target, nn.Module) else step.call.argument(1, "weight")
-    if isinstance(weight, Ref):  # below torch.nn.functional the weight comes first
-        weight = step.call.args[0]
-    if not isinstance(weight, Tensor):
+    weight = embedding_weight(step.call)
+    if weight is None:
         return Signal(0.0, 1.0, 1.0, (Source("embedding", LINEAR),))
     return replace(mixed(constant_signal(weight)), sources=(Source("embedding", LINEAR),))
+
+
+def embedding_weight(call: Call) -> Tensor | None:
+    """The weight of an embedding; None for any other call."""
+    if rule_for(call.target) is not _embed:
+        return None
+    target: Any = call.target
+    weight = target.weight if isinstance(target, nn.Module) else call.argument(1, "weight")
+    if isinstance(weight, Ref):  # below torch.nn.functional the weight comes first
+        weight = call.args[0]
+    return weight if isinstance(weight, Tensor) else None
 
 
 @register_operation(nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell)

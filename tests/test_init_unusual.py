@@ -1,0 +1,283 @@
+"""Networks that are built in unusual ways: what is reported must be true of them too."""
+
+from __future__ import annotations
+
+import random
+from collections import deque, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrizations import orthogonal, spectral_norm
+
+import mpelu
+from mpelu.init import initialize_
+
+
+def variance(model: nn.Module, *inputs: Tensor) -> float:
+    with torch.no_grad():
+        output: Tensor = model(*inputs)
+    return output.var().item()
+
+
+def read_by(what: str, width: int) -> dict[str, Any]:
+    """Arguments of initialize_."""
+    if what == "shape":
+        return {"input_shape": (width,)}
+    return {"example_inputs": torch.randn(64, width)}
+
+
+class Written(nn.Module):
+    """A network whose forward is a function of itself and the input."""
+
+    def __init__(self, forward: Callable[[Any, Any], Any], **parts: nn.Module) -> None:
+        super().__init__()
+        self.function = forward
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, input: Any) -> Any:
+        return self.function(self, input)
+
+
+@pytest.mark.parametrize("reads", ["shape", "inputs"])
+def test_an_orthogonal_parametrization_is_left_as_it_was(reads: str) -> None:
+    model = nn.Sequential(orthogonal(nn.Linear(16, 64)), nn.ReLU(), nn.Linear(64, 4))
+    given: Any = (
+        {"input_shape": (16,)} if reads == "shape" else {"example_inputs": torch.randn(64, 16)}
+    )
+    first: Any = model[0]
+    before = first.weight.detach().clone()
+    report = initialize_(model, **given)
+    assert torch.equal(first.weight, before)
+    assert "can't take random values" in report.rows[0].note
+    assert 0.2 < variance(model, torch.randn(256, 16)) < 5
+
+
+def test_a_weight_and_its_transpose_are_one() -> None:
+    model = Written(
+        lambda self, x: F.linear(torch.relu(self.encoder(x)), self.encoder.weight.t()),
+        encoder=nn.Linear(128, 32),
+    )
+    report = initialize_(model, torch.randn(256, 128))
+    assert [row.layer for row in report.rows] == ["encoder.weight"]
+    encoder: Any = model.encoder
+    assert variance(encoder, torch.randn(256, 128)) == pytest.approx(1, rel=0.2)
+
+
+def test_parts_of_a_packed_weight_stay_apart() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        left, right = self.packed.weight[:, :16], self.packed.weight[:, 16:]
+        return F.linear(x, left) + F.linear(x, right)
+
+    report = initialize_(Written(forward, packed=nn.Linear(32, 32)), torch.randn(64, 16))
+    assert [row.layer for row in report.rows] == ["packed.weight", "packed.weight"]
+
+
+def test_a_layer_used_in_every_block_shares_the_sums() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        for _ in range(30):
+            x = x + self.layer(torch.relu(x))
+        return x
+
+    model = Written(forward, layer=nn.Linear(64, 64))
+    initialize_(model, torch.randn(64, 64), generator=torch.Generator().manual_seed(0))
+    assert 0.3 < variance(model, torch.randn(64, 64)) < 10
+
+
+@pytest.mark.parametrize("reads", ["shape", "inputs"])
+def test_a_later_use_with_another_variance_is_noted(reads: str) -> None:
+    model = Written(
+        lambda self, x: self.layer(torch.relu(5 * self.layer(x))), layer=nn.Linear(64, 64)
+    )
+    given: Any = (
+        {"input_shape": (64,)} if reads == "shape" else {"example_inputs": torch.randn(64, 64)}
+    )
+    report = initialize_(model, **given)
+    assert "at a later use" in report.rows[0].note
+
+
+def test_products_of_signals_are_doubted_after_two_blocks() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.three = (nn.Linear(64, 64) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.three(F.silu(self.one(x)) * self.two(x))
+            return output
+
+    report = initialize_(nn.Sequential(*[Gated() for _ in range(5)]), input_shape=(64,))
+    assert "grows more than threefold" in report.rows[-1].note
+
+
+@pytest.mark.filterwarnings("ignore:.*spectral_norm.*:FutureWarning")
+def test_weights_after_a_hooked_one_are_noted_although_measured() -> None:
+    hooked = nn.utils.spectral_norm(nn.Linear(16, 64))
+    model = nn.Sequential(hooked, nn.ReLU(), nn.Linear(64, 4))
+    report = initialize_(model, torch.randn(64, 16))
+    assert report.rows[0].layer == "2.weight"
+    assert "whose weight a hook computes" in report.rows[0].note
+
+
+def test_a_functional_call_with_computed_parameters_scales_the_parameter() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        doubled = {name: 2 * value for name, value in self.layer.named_parameters()}
+        output: Tensor = torch.func.functional_call(self.layer, doubled, (x,))
+        return output
+
+    model = Written(forward, layer=nn.Linear(16, 64))
+    initialize_(model, torch.randn(64, 16))
+    assert variance(model, torch.randn(256, 16)) == pytest.approx(1, rel=0.3)
+
+
+def test_shapes_without_biases_are_for_maps_without_biases() -> None:
+    layers: list[nn.Module] = []
+    for _ in range(20):
+        layers += [nn.Linear(256, 256, bias=False), mpelu.MPELU()]
+    model = nn.Sequential(*layers, nn.Linear(256, 256, bias=False))
+    generator = torch.Generator().manual_seed(0)
+    report = initialize_(model, input_shape=(256,), method="deep", generator=generator)
+    output = model(nn.init.orthogonal_(torch.empty(64, 256), 16, generator)).detach()
+    unit = output / output.norm(dim=1, keepdim=True)
+    similarity = (unit @ unit.T).fill_diagonal_(0).sum() / (64 * 63)
+    assert report.correlation is not None
+    assert similarity.item() == pytest.approx(report.correlation, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("layer", "size"),
+    [
+        (nn.ConvTranspose2d(32, 64, 4), 1),
+        (nn.ConvTranspose2d(32, 64, 4, stride=2, padding=1), 4),
+        (nn.ConvTranspose2d(32, 64, 3, stride=2, output_padding=1), 3),
+    ],
+)
+def test_transposed_layers_on_small_maps_know_their_inputs(layer: nn.Module, size: int) -> None:
+    report = initialize_(nn.Sequential(layer), input_shape=(32, size, size))
+    assert report.rows[0].predicted == pytest.approx(1)
+    assert variance(layer, torch.randn(256, 32, size, size)) == pytest.approx(1, rel=0.25)
+
+
+def test_an_embedding_tied_to_the_head_counts_as_it_will_be() -> None:
+    model: Any = Written(
+        lambda self, tokens: self.head(F.gelu(self.middle(self.words(tokens)))),
+        words=nn.Embedding(50, 32), middle=nn.Linear(32, 32), head=nn.Linear(32, 50, bias=False),
+    )  # fmt: skip
+    model.head.weight = model.words.weight
+    initialize_(model, input_shape=(8,))
+    found = model.middle(model.words(torch.randint(0, 50, (64, 8))))
+    assert found.var().item() == pytest.approx(1, rel=0.4)
+
+
+def test_an_error_while_weights_are_written_leaves_the_model_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    draws = iter([torch.linalg.qr])
+
+    def fails_the_second_time(*args: Any, **kwargs: Any) -> Any:
+        return next(draws)(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.linalg, "qr", fails_the_second_time)
+        with pytest.raises(StopIteration):
+            initialize_(model, distribution="orthogonal")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def numpy_state() -> list[int]:
+    state: Any = numpy.random.get_state()  # noqa: NPY002
+    found: list[int] = state[1].tolist()
+    return found
+
+
+def test_state_in_containers_and_other_random_states_are_put_back() -> None:
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.cache = {"keys": torch.zeros(2), "steps": [[0]]}
+            self.recent: deque[int] = deque([1], maxlen=3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            cache: Any = self.cache
+            cache["keys"] += 1
+            cache["steps"][0].append(1)
+            self.recent.append(2)
+            random.random()
+            numpy.random.rand()  # noqa: NPY002
+            output: Tensor = self.layer(x)
+            return output
+
+    model = Remembers()
+    states = random.getstate(), numpy_state()
+    initialize_(model, torch.randn(4, 8))
+    assert torch.equal(model.cache["keys"], torch.zeros(2))  # type: ignore[arg-type]
+    assert model.cache["steps"] == [[0]]
+    assert list(model.recent) == [1]
+    assert (random.getstate(), numpy_state()) == states
+
+
+def test_reading_a_weight_leaves_the_vectors_of_a_spectral_norm() -> None:
+    model = nn.Sequential(spectral_norm(nn.Linear(16, 64)), nn.ReLU(), nn.Linear(64, 4)).train()
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    initialize_(model, torch.randn(8, 16))
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
+def test_the_std_of_a_computed_weight_is_that_of_the_weight_as_it_is() -> None:
+    class Adapted(nn.Module):
+        def __init__(self, inputs: int, outputs: int) -> None:
+            super().__init__()
+            self.base = nn.Linear(inputs, outputs)
+            self.down = nn.Parameter(torch.randn(4, inputs) * 0.02)
+            self.up = nn.Parameter(torch.zeros(outputs, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.base.weight + self.up @ self.down)
+
+    model = nn.Sequential(Adapted(16, 64), nn.ReLU(), Adapted(64, 64), nn.ReLU(), Adapted(64, 4))
+    report = initialize_(model, torch.randn(64, 16))
+    for row in report.rows:
+        if row.layer.endswith("base.weight"):
+            weight = model.get_parameter(row.layer)
+            assert row.std == pytest.approx(weight.std(correction=0).item(), rel=0.05)
+
+
+def test_hooks_that_torch_fx_does_not_show_are_noted() -> None:
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64))
+    model[0].register_forward_hook(lambda module, args, output: output * 10)
+    assert "whose output a hook may change" in initialize_(model).rows[-1].note
+    measured = initialize_(model, torch.randn(64, 16)).rows[-1]
+    assert measured.measured == pytest.approx(1, rel=0.1)
+
+
+Pair = namedtuple("Pair", "one other")
+
+
+@dataclass
+class Batch:
+    one: Tensor
+    other: Tensor
+
+
+@pytest.mark.parametrize("wrap", [tuple, list])
+@pytest.mark.parametrize("kind", [Pair, Batch])
+def test_inputs_keep_their_kind(kind: Callable[[Tensor, Tensor], Any], wrap: Any) -> None:
+    model = Written(lambda self, pair: self.layer(pair.one + pair.other), layer=nn.Linear(8, 4))
+    report = initialize_(model, wrap([kind(torch.randn(64, 8), torch.randn(64, 8))]))
+    assert report.rows[0].measured == pytest.approx(1, rel=0.3)
+
+
+def test_a_scripted_part_says_why_it_is_left() -> None:
+    scripted = torch.jit.script(nn.Linear(8, 8))
+    report = initialize_(nn.Sequential(scripted, nn.ReLU(), nn.Linear(8, 4)), torch.randn(16, 8))
+    row = next(row for row in report.rows if row.layer == "0.weight")
+    assert "inside a scripted module" in row.note
