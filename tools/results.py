@@ -108,7 +108,8 @@ def by_learning_rate(kept: KeptStudy) -> str:
     """The pilot: a row for each network and activation, a column for each learning rate."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for setting, label in kept.labels.items():
-        network, activation, rate = label.rsplit(", ", 2)
+        network, _, rest = label.partition(", ")
+        activation, _, rate = rest.rpartition(", ")
         errors = list(kept.errors(setting).values())
         cell = f"{errors[0]:.2f}" if errors else "diverged" if kept.diverged(setting) else ""
         found.setdefault((network, activation), {})[rate] = cell

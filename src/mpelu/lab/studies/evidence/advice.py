@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from mpelu import MPELU
 
 BASE = "mpelu"
-OWN_RATES = {"shared": 0.1, "design-b": 0.1}
-"""Learning rates of the settings that diverge at that of (A): the best of 0.05, 0.1 and 0.2 in the
-pilot."""
+OWN: dict[str, tuple[float, float]] = {"shared": (0.1, 5.0), "design-b": (0.1, 0.1)}
+"""Learning rate, and its factor for alpha and beta, of the settings that diverge with those of (A):
+the best ones in the pilot."""
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     BASE: ("MPELU ResNet (A)", {}),
     "lr-1": ("learning rate of α and β × 1", {"activation_lr_mult": 1.0}),
@@ -37,9 +37,15 @@ def shared(channels: int) -> MPELU:
     return MPELU(1)
 
 
-def changed(name: str, lr: float) -> Config:
-    """The run of a setting at a learning rate."""
-    return replace(NORMALIZED, **{**ACTIVATIONS[BASE], **CHANGES[name][1], "lr": lr})
+def changed(name: str, **more: Any) -> Config:
+    """The run of a setting, with more changes."""
+    base = {**ACTIVATIONS[BASE], "lr": LEARNING_RATES[BASE]}
+    return replace(NORMALIZED, **{**base, **CHANGES[name][1], **more})
+
+
+def own(lr: float, factor: float) -> dict[str, float]:
+    """What is changed for a learning rate, and its factor for alpha and beta."""
+    return {"lr": lr, "activation_lr_mult": factor}
 
 
 def settings(source: str) -> list[Setting]:
@@ -48,7 +54,7 @@ def settings(source: str) -> list[Setting]:
             name=name,
             labels=(label,),
             paper="",
-            config=changed(name, OWN_RATES.get(name, LEARNING_RATES[BASE])),
+            config=changed(name, **own(*OWN[name])) if name in OWN else changed(name),
         )
         for name, (label, _) in CHANGES.items()
     ]

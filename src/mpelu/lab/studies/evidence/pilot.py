@@ -16,7 +16,15 @@ SETTINGS = {
 }
 
 
-ADVICE_RATES = (0.05, 0.1, 0.2)
+ADVICE = (
+    ("shared", 5.0, (0.05, 0.1, 0.2)),
+    ("design-b", 5.0, (0.05, 0.1, 0.2)),
+    ("design-b", 1.0, (0.1, 0.2, 0.4)),
+    ("design-b", 0.1, (0.1, 0.2, 0.4)),
+    ("design-b", 0.01, (0.1, 0.2, 0.4)),
+)
+"""Settings of study C that diverge with the rates of the others: the factor of the learning rate
+for alpha and beta, which the paper tuned for (B) and doesn't report, and learning rates."""
 
 
 def settings(source: str) -> list[Setting]:
@@ -33,13 +41,17 @@ def settings(source: str) -> list[Setting]:
     ]
     variants = [
         Setting(
-            name=f"advice-{name}-lr{lr:g}",
-            labels=(SETTINGS["bn"][0], advice.CHANGES[name][0], f"{lr:g}"),
+            name=f"advice-{name}-x{factor:g}-lr{lr:g}",
+            labels=(
+                SETTINGS["bn"][0],
+                f"{advice.CHANGES[name][0]}, α and β × {factor:g}",
+                f"{lr:g}",
+            ),
             paper="",
-            config=advice.changed(name, lr),
+            config=advice.changed(name, **advice.own(lr, factor)),
         )
-        for lr in ADVICE_RATES
-        for name in advice.OWN_RATES
+        for name, factor, rates in ADVICE
+        for lr in rates
     ]
     return [*activations, *variants]
 
