@@ -281,3 +281,19 @@ def test_a_scripted_part_says_why_it_is_left() -> None:
     report = initialize_(nn.Sequential(scripted, nn.ReLU(), nn.Linear(8, 4)), torch.randn(16, 8))
     row = next(row for row in report.rows if row.layer == "0.weight")
     assert "inside a scripted module" in row.note
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_shape": 64}, r"expected an input_shape such as \(3, 224, 224\), got 64"),
+        ({"input_shape": (-64,)}, r"expected an input_shape .* got \(-64,\)"),
+        ({"input_shape": "64"}, r"expected an input_shape .* got '64'"),
+        ({"std": 0.1}, "expected method gaussian with std, got exact"),
+        ({"method": "deep", "shape_target": 0.99}, "initialize_: shape_target: expected a target"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(options: Any, message: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.Linear(64, 4))
+    with pytest.raises(ValueError, match=message):
+        initialize_(model, **options)

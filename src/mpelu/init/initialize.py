@@ -60,7 +60,7 @@ def initialize_(
     mode: str = "balanced",
     generator: torch.Generator | None = None,
     *,
-    std: float = GAUSSIAN_STD,
+    std: float | None = None,
     input_shape: Sequence[Any] | None = None,
     distribution: str | None = None,
     activation_shape: str | None = None,
@@ -87,7 +87,7 @@ def initialize_(
             of the signal, until their gradients come near the last weight's: for one more pass,
             forward and backward. Ignored by xavier, gaussian and lsuv.
         generator: of the random numbers.
-        std: standard deviation for method "gaussian".
+        std: standard deviation for method "gaussian" (default: 0.01).
         input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
             shapes for several inputs. Instead of example_inputs, for models that torch.fx can't
             trace, and for predictions that know the size of each map. Nothing is run, unless an
@@ -116,10 +116,14 @@ def initialize_(
         raise ValueError(f"initialize_: expected a method of {list(METHODS)}, got {method!r}")
     if mode not in NETWORK_MODES:
         raise ValueError(f"initialize_: expected a mode of {list(NETWORK_MODES)}, got {mode!r}")
+    if std is not None and method != "gaussian":
+        raise ValueError(f"initialize_: expected method gaussian with std, got {method}")
+    std = GAUSSIAN_STD if std is None else std
     if not (math.isfinite(std) and std >= 0):
         raise ValueError(f"initialize_: expected std >= 0, got {std}")
     if example_inputs is not None and input_shape is not None:
         raise ValueError("initialize_: expected example_inputs or input_shape, got both")
+    _check_shape(input_shape)
     check_choice(method, distribution, activation_shape, shape_target)
     if method == "lsuv":
         if example_inputs is None:
@@ -163,7 +167,10 @@ def initialize_(
                 tailoring = tailor(calls, planner.layers, planner.signals, structure)
                 beta = tailoring.shape.beta
             elif structure.modules:
-                beta = structure.beta(shape_target)
+                try:
+                    beta = structure.beta(shape_target)
+                except ValueError as error:
+                    raise ValueError(f"initialize_: shape_target: {error}") from error
             if beta is not None:
                 guards.enter_context(shaped(structure.modules, beta))
                 plans, planner = plan(tailoring)
@@ -212,6 +219,22 @@ def _calls(
         return record(model, inputs, known=is_known)
     except Exception as error:
         raise input_error("initialize_", inputs, error) from error
+
+
+def _check_shape(input_shape: Any) -> None:
+    """Raises unless it is None, a shape or several shapes."""
+    shapes = input_shape if isinstance(input_shape, (tuple, list)) else [input_shape]
+    if shapes and all(isinstance(size, int) for size in shapes):
+        shapes = [shapes]
+    is_right = isinstance(input_shape, (tuple, list)) and all(
+        isinstance(shape, (tuple, list))
+        and all(isinstance(size, int) and size >= 0 for size in shape)
+        for shape in shapes
+    )
+    if input_shape is not None and not is_right:
+        raise ValueError(
+            f"initialize_: expected an input_shape such as (3, 224, 224), got {input_shape!r}"
+        )
 
 
 def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[Call], Weights]:

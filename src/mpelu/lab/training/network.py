@@ -170,7 +170,7 @@ def _initialize(
                 method=config.init,
                 mode=config.init_mode,
                 generator=generator,
-                std=config.init_std,
+                std=config.init_std if config.init == "gaussian" else None,
                 input_shape=shape if config.init_sized or config.init in _SIZED else None,
                 distribution=config.init_distribution,
                 activation_shape=config.init_shape,
