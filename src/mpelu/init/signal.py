@@ -50,7 +50,8 @@ class Signal:
     doubts: tuple[str, ...] = ()
     """What was assumed on the way since the last norm."""
     growth: float = 1.0
-    """By how much a relative error in the variance has grown since the last norm."""
+    """By how much a relative error in the variance has grown since the last norm; below zero for an
+    inverse, which a norm written by hand multiplies by, so that the two cancel."""
 
     @property
     def second(self) -> Value:
@@ -180,6 +181,7 @@ def multiplied(one: Signal, other: Signal) -> Signal:
     mean = one.mean * other.mean
     # Where both depend on the input, relative errors in their variances add up.
     growths = one.growth, other.growth
+    both_depend = bool(one.sources and other.sources)
     return Signal(
         mean,
         one.second * other.second - mean**2,
@@ -187,7 +189,7 @@ def multiplied(one: Signal, other: Signal) -> Signal:
         _merged([one, other]),
         one.channels or other.channels,
         doubts=_all_doubts([one, other]),
-        growth=sum(growths) if one.sources and other.sources else max(growths),
+        growth=max(1.0, sum(growths)) if both_depend else max(growths),
     )
 
 

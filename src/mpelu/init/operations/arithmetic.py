@@ -78,7 +78,14 @@ def _quotient(step: Step, numerator: Any, divisor: Any) -> Signal | None:
     center, spread = average(below.mean), below.overall_variance
     if not center**2 > 9 * spread:
         return None
-    inverse = replace(below, mean=1 / center, variance=spread / center**4, before=None, layer=None)
+    inverse = replace(
+        below,
+        mean=1 / center,
+        variance=spread / center**4,
+        before=None,
+        layer=None,
+        growth=-below.growth,
+    )
     return multiplied(step.signal(numerator), replace(inverse, factor=1 / center**2))
 
 

@@ -117,21 +117,29 @@ register_operation(
         "square", "cos", "clamp", "clamp_min", "clamp_max", "clip",
     )
 )  # fmt: skip
-def formula(step: Step) -> Signal | None:
+def _formula(step: Step) -> Signal | None:
+    return formula(step, is_inverse=step.call.name in ("rsqrt", "reciprocal"))
+
+
+def formula(step: Step, is_inverse: bool) -> Signal | None:
     """Part of a formula, such as a norm: tangents at zero say nothing about it."""
     found, before = elementwise(step), step.first
     if found is None:
         return None
     # Errors don't grow by it either: what a norm divides by has the same ones.
     return replace(
-        found, factor=found.second, before=None, doubts=before.doubts, growth=before.growth
+        found,
+        factor=found.second,
+        before=None,
+        doubts=before.doubts,
+        growth=-before.growth if is_inverse else before.growth,
     )
 
 
 @register_operation(*named("pow", "float_power"))
 def _power(step: Step) -> Signal | None:
     exponent = step.call.argument(1, "exponent")
-    return formula(step) if isinstance(exponent, (int, float)) else None
+    return formula(step, exponent < 0) if isinstance(exponent, (int, float)) else None
 
 
 @register_operation(nn.GLU, *named("glu"))
