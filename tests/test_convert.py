@@ -129,6 +129,47 @@ def test_attention_scores_have_no_channels() -> None:
     assert model(torch.randn(2, 9, 4)).shape == (2, 9, 4)
 
 
+@pytest.mark.parametrize("how", ["reshape", "flatten", "halves", "linear of itself"])
+def test_a_batch_is_never_taken_for_channels(how: str) -> None:
+    class Batched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.act = nn.Linear(8, 6), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.linear(x)
+            ways: dict[str, Callable[[], Tensor]] = {
+                "reshape": lambda: h.reshape(-1),
+                "flatten": lambda: h.flatten(),
+                "halves": lambda: h.reshape(2, -1),
+                "linear of itself": lambda: F.linear(h, h),
+            }
+            shown: Tensor = self.act(ways[how]())
+            return shown
+
+    for size in (4, 1) if how == "reshape" else (4,):
+        conversion = mpelu.convert(model := Batched(), torch.randn(size, 8))
+        assert swapped(conversion) == {"act": ((1,), None)}
+        assert "no channels found" in conversion.rows[0].note
+        model(torch.randn(10, 8))
+
+
+def test_frames_that_go_back_into_features_have_channels() -> None:
+    class Frames(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.act = nn.Linear(8, 6), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            frames = self.linear(x.flatten(0, 1))
+            shown: Tensor = self.act(frames.view(x.size(0), -1))
+            return shown
+
+    model = Frames()
+    assert swapped(mpelu.convert(model, torch.randn(3, 5, 8))) == {"act": ((30,), -1)}
+    assert model(torch.randn(7, 5, 8)).shape == (7, 30)
+
+
 def test_a_user_says_which_dimension() -> None:
     assert swapped(mpelu.convert(Scores(), torch.randn(2, 7, 4), dim={"act": -1})) == {
         "act": ((7,), -1)
