@@ -129,6 +129,47 @@ def test_attention_scores_have_no_channels() -> None:
     assert model(torch.randn(2, 9, 4)).shape == (2, 9, 4)
 
 
+@pytest.mark.parametrize("how", ["reshape", "flatten", "halves", "linear of itself"])
+def test_a_batch_is_never_taken_for_channels(how: str) -> None:
+    class Batched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.act = nn.Linear(8, 6), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.linear(x)
+            ways: dict[str, Callable[[], Tensor]] = {
+                "reshape": lambda: h.reshape(-1),
+                "flatten": lambda: h.flatten(),
+                "halves": lambda: h.reshape(2, -1),
+                "linear of itself": lambda: F.linear(h, h),
+            }
+            shown: Tensor = self.act(ways[how]())
+            return shown
+
+    for size in (4, 1) if how == "reshape" else (4,):
+        conversion = mpelu.convert(model := Batched(), torch.randn(size, 8))
+        assert swapped(conversion) == {"act": ((1,), None)}
+        assert "no channels found" in conversion.rows[0].note
+        model(torch.randn(10, 8))
+
+
+def test_frames_that_go_back_into_features_have_channels() -> None:
+    class Frames(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.act = nn.Linear(8, 6), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            frames = self.linear(x.flatten(0, 1))
+            shown: Tensor = self.act(frames.view(x.size(0), -1))
+            return shown
+
+    model = Frames()
+    assert swapped(mpelu.convert(model, torch.randn(3, 5, 8))) == {"act": ((30,), -1)}
+    assert model(torch.randn(7, 5, 8)).shape == (7, 30)
+
+
 def test_a_user_says_which_dimension() -> None:
     assert swapped(mpelu.convert(Scores(), torch.randn(2, 7, 4), dim={"act": -1})) == {
         "act": ((7,), -1)
@@ -193,6 +234,17 @@ def test_parameters_in_several_places_stay_shared() -> None:
     model = nn.Sequential(nn.Linear(4, 6), act, nn.Linear(6, 6), act)
     mpelu.convert(model, torch.randn(2, 4))
     assert model[1] is model[3]
+
+
+@pytest.mark.parametrize("skip", ["1", "3"])
+def test_parameters_in_several_places_stay_shared_if_one_is_skipped(skip: str) -> None:
+    act = nn.PReLU()
+    model = nn.Sequential(nn.Linear(4, 6), act, nn.Linear(6, 6), act, nn.ReLU())
+    conversion = mpelu.convert(model, torch.randn(2, 4), skip=skip, keep_function=True)
+    assert model[1] is model[3] is act
+    notes = {row.path: row.note for row in conversion.left}
+    assert notes.pop(skip) == "skipped"
+    assert list(notes.values()) == ["its parameters are shared with one that is left"]
 
 
 def test_channels_in_different_dimensions_are_left() -> None:
@@ -450,6 +502,86 @@ def test_functions_that_no_mpelu_equals_are_left_with_the_reason() -> None:
     for row, other in zip(conversion.left, others, strict=True):
         assert "no MPELU" in row.note
         assert type(other).__name__ in row.note
+
+
+class Clipped(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(0, 20)
+
+
+class NoisyInTraining(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + torch.randn_like(x) if self.training else x)
+
+
+class OtherInTraining(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.elu(x) if self.training else F.relu(x)
+
+
+class OwnHardtanh(nn.Hardtanh):
+    pass
+
+
+class OwnReLU(nn.Module):
+    """In single precision, whatever comes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float().clamp(min=0).to(x.dtype)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [Clipped(), NoisyInTraining(), OtherInTraining(), OwnHardtanh(0.0, 20.0), nn.ReLU6()],
+)
+def test_what_is_relu_only_nearby_or_only_in_evaluation_is_left(module: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), module)
+    conversion = mpelu.convert(model, torch.randn(2, 4), keep_function=True)
+    assert model[2] is module
+    assert "no MPELU" in conversion.left[0].note
+
+
+def test_relu_in_a_class_of_ones_own_is_kept() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), OwnReLU())
+    conversion = mpelu.convert(model, x := torch.randn(8, 4), keep_function=True)
+    assert conversion.rows[0].error == 1e-6
+    assert_close(model(1e4 * x), F.relu(model[0](1e4 * x)), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "dtype"), [(nn.CELU(1e8), torch.float32), (nn.CELU(1e5), torch.float16)]
+)
+def test_alpha_and_beta_that_do_not_fit_are_left_with_a_note(
+    module: nn.Module, dtype: torch.dtype
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), module, nn.ReLU()).to(dtype)
+    conversion = mpelu.convert(model, torch.randn(2, 4, dtype=dtype), keep_function=True)
+    assert [row.path for row in conversion.left] == ["1"]
+    assert "CELU" in conversion.left[0].note
+    assert "would be" in conversion.left[0].note
+
+
+def test_functions_called_with_more_than_their_input_are_left() -> None:
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.last = nn.Linear(4, 6), nn.ReLU()
+            self.relu, self.leaky, self.plain = F.relu, F.leaky_relu, F.relu
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.leaky(self.relu(self.linear(x), inplace=True) - 0.5, 0.3)
+            shown: Tensor = self.last(self.plain(h) - 0.5)
+            return shown
+
+    model, x = Called(), torch.randn(16, 4)
+    expected = model(x)
+    conversion = mpelu.convert(model, x, keep_function=True)
+    assert list(swapped(conversion)) == ["last", "plain"]
+    notes = {row.path: row.note for row in conversion.left}
+    assert "more than its input" in notes["relu"]
+    assert "more than its input" in notes["leaky"]
+    assert model.relu is F.relu
+    assert_close(model(x), expected, rtol=0, atol=1e-5)
 
 
 # Together with the rest

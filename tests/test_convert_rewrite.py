@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import Any
 
 import pytest
@@ -129,6 +130,70 @@ def test_what_torch_fx_cannot_trace_is_left_and_said() -> None:
     assert "torch.fx can't trace its module" in conversion.left[0].note
 
 
+class Stateful(nn.Module):
+    """Does what a trace doesn't see, in one of several ways."""
+
+    steps: Tensor
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.linear, self.act, self.way = nn.Linear(4, 6), nn.ReLU(), way
+        self.register_buffer("steps", torch.zeros(()))
+        self.calls, self.seen, self.last, self.scale = 0, [0], None, 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.linear(x))
+        if self.way == "steps":
+            self.steps += 1
+        elif self.way == "calls":
+            self.calls += 1
+        elif self.way == "seen":
+            self.seen.append(1)
+        elif self.way == "last":
+            self.last = x  # type: ignore[assignment]
+        elif self.way == "torch":
+            x = x * 2 if torch.rand(1).item() < 0.5 else x
+        elif self.way == "python":
+            x = x * 2 if random.random() < 0.5 else x
+        elif self.way == "tensor":
+            x = x + torch.rand(6)
+        return F.relu(x) * self.scale
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("steps", "steps"),
+        ("calls", "calls"),
+        ("seen", "seen"),
+        ("last", "last"),
+        ("torch", "the state of a random generator"),
+        ("python", "the state of a random generator"),
+        ("tensor", "a tensor that it makes"),
+    ],
+)
+def test_a_module_whose_trace_would_lack_something_is_left_as_it_was(way: str, said: str) -> None:
+    model = Stateful(way)
+    random.seed(0), torch.manual_seed(0)
+    conversion = mpelu.convert(model, torch.ones(4, 4), rewrite=True)
+    drawn = torch.rand(1), random.random()
+    random.seed(0), torch.manual_seed(0)
+    assert drawn == (torch.rand(1), random.random())
+    assert conversion.model is model
+    assert [row.path for row in conversion.swapped] == ["act"]
+    assert conversion.left[0].note.partition("what its code changes: ")[2].startswith(said)
+    state = model.steps.item(), model.calls, model.seen, model.last
+    assert state == (0, 0, [0], None)
+    assert not any("constant" in name for name in vars(model))
+
+
+def test_numbers_that_a_trace_fixes_are_named() -> None:
+    conversion = mpelu.convert(Stateful("none"), torch.randn(4, 4), rewrite=True)
+    notes = {row.path: row.note for row in conversion.swapped}
+    assert notes["relu_0"] == "fixed in the traced code: scale = 2.0"
+    assert "__getattribute__" not in vars(Stateful)
+
+
 @pytest.mark.parametrize("way", ["another number", "another call"])
 def test_code_that_differs_by_mode_is_left(way: str) -> None:
     class Moody(nn.Module):
@@ -145,6 +210,7 @@ def test_code_that_differs_by_mode_is_left(way: str) -> None:
     conversion = mpelu.convert(model := Moody(), torch.randn(2, 4), rewrite=True)
     assert conversion.model is model
     assert [row.was for row in conversion.left] == ["function relu"]
+    assert "in training" in conversion.left[0].note
 
 
 def test_functions_that_skip_and_replace_name() -> None:

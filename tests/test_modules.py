@@ -145,6 +145,31 @@ def test_torchscript() -> None:
     assert_close(torch.jit.script(MPELU())(torch.ones(3)), torch.ones(3))
 
 
+@pytest.mark.parametrize("shape", [(4, 1), (4, 7), (8,), ()])
+def test_torchscript_refuses_other_channels_as_eager_does(shape: tuple[int, ...]) -> None:
+    module, x = MPELU(8), torch.randn(shape)
+    with pytest.raises(ValueError, match="mpelu: expected"):
+        module(x)
+    with pytest.raises(torch.jit.Error, match="mpelu: expected 8 channels in dimension 1"):
+        torch.jit.script(module)(x)
+
+
+def test_torchscript_works_in_place_where_the_module_does() -> None:
+    module = MPELU(8, inplace=True)
+    scripted = torch.jit.script(module)
+    x = torch.randn(4, 8)
+    gradients = []
+    for each in (scripted, MPELU(8)):
+        given = x.clone().requires_grad_()
+        hidden = given * 1
+        output = each(hidden)
+        assert torch.equal(hidden, output) == (each is scripted)
+        output.square().sum().backward()
+        assert given.grad is not None
+        gradients.append(given.grad)
+    assert_close(gradients[0], gradients[1])
+
+
 GRID = torch.linspace(-5, 5, 1001)
 
 

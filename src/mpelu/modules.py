@@ -145,8 +145,11 @@ class _Scriptable(nn.Module):
     def __init__(self, module: MPELU) -> None:
         super().__init__()
         self.alpha, self.beta, self.dim = module.alpha, module.beta, module.dim
+        self.inplace = module.inplace
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.inplace:  # from a copy, which backward may need
+            return input.copy_(eager.scripted(input.clone(), self.alpha, self.beta, self.dim))
         return eager.scripted(input, self.alpha, self.beta, self.dim)
 
 

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules import batchnorm, conv, instancenorm
 
+from mpelu.converting.shapes import Channels, carried
 from mpelu.graph import Call, Ref
 
-
-@dataclass(frozen=True)
-class Channels:
-    """Where the channels of a tensor are."""
-
-    dim: int
-    """-1 for the last dimension, the position of any other."""
-    source: str
-    """What says so: the path of a layer, or a guess in words."""
-
-    def position(self, ndim: int) -> int:
-        return self.dim % ndim
-
-
+_CONVOLUTION = re.compile(r"conv(?:_transpose)?([123])d")
 _LAST = ("linear", "embedding", "layer_norm", "rms_norm")
 _SECOND = ("batch_norm", "group_norm", "instance_norm")
-_RESHAPES = ("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "ravel")
-_EXCHANGES = (
-    "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "mT", "mH", "H", "adjoint",
-)  # fmt: skip
-_MOVES = (*_RESHAPES, *_EXCHANGES, "permute", "T", "unsqueeze", "squeeze", "getitem", "select")
 
 
 def find_channels(calls: Sequence[Call]) -> list[Channels | None]:
@@ -43,12 +22,16 @@ def find_channels(calls: Sequence[Call]) -> list[Channels | None]:
     Where nothing before an activation tells, the layer after it does.
     """
     found: list[Channels | None] = []
+    inputs = (call.shape for call in calls if call.target is None and call.shape)
+    batch = next((max(shape[0], 1) for shape in inputs), 1)
     for call in calls:
-        found.append(_after(call, calls, found))
+        found.append(_after(call, calls, found, batch))
     return _from_consumers(calls, found)
 
 
-def _after(call: Call, calls: Sequence[Call], found: Sequence[Channels | None]) -> Channels | None:
+def _after(
+    call: Call, calls: Sequence[Call], found: Sequence[Channels | None], batch: int
+) -> Channels | None:
     if call.target is None:
         return _of_input(call)
     made = _made_by(call, calls, found)
@@ -61,7 +44,7 @@ def _after(call: Call, calls: Sequence[Call], found: Sequence[Channels | None]) 
     first = next((index for index in fed if calls[index].shape == call.shape), fed[0])
     before = found[first]
     assert before is not None
-    return _carried(call, before, calls[first].shape)
+    return carried(call, before, calls[first].shape, batch)
 
 
 def _of_input(call: Call) -> Channels | None:
@@ -88,15 +71,15 @@ def _made_by(
         if isinstance(target, (batchnorm._BatchNorm, instancenorm._InstanceNorm, nn.GroupNorm)):
             return Channels(1, label)
         return None
-    matched = re.fullmatch(r"conv(?:_transpose)?([123])d", name)
+    if _is_product(call):
+        return _of_product(call, calls, found)
+    matched = _CONVOLUTION.fullmatch(name)
     if matched:
         return Channels(_conv_dim(call, int(matched[1])), name)
     if name in _LAST:
         return Channels(-1, name)
     if name in _SECOND:
         return Channels(1, name)
-    if _is_product(call):
-        return _of_product(call, calls, found)
     return None
 
 
@@ -106,14 +89,24 @@ def _conv_dim(call: Call, spatial: int) -> int:
 
 
 def _is_product(call: Call) -> bool:
-    return call.name in ("matmul", "rmatmul", "mm", "bmm", "addmm", "baddbmm", "einsum")
+    """Whether it multiplies matrices of which both may be data."""
+    products = ("matmul", "rmatmul", "mm", "bmm", "addmm", "baddbmm", "einsum")
+    return call.name in products or _has_data_for_weight(call)
+
+
+def _has_data_for_weight(call: Call) -> bool:
+    """As linear(h, h) has, which makes as many channels as there are rows in the batch."""
+    if isinstance(call.target, nn.Module):
+        return False
+    is_layer = call.name == "linear" or _CONVOLUTION.fullmatch(call.name) is not None
+    return is_layer and isinstance(call.argument(1, "weight"), Ref)
 
 
 def _of_product(
     call: Call, calls: Sequence[Call], found: Sequence[Channels | None]
 ) -> Channels | None:
     """A product with a weight on the right makes new channels; one with data keeps its last."""
-    if call.name == "einsum" or len(call.args) < 2:
+    if call.name == "einsum" or _has_data_for_weight(call) or len(call.args) < 2:
         return None
     right = (
         call.args[2] if call.name in ("addmm", "baddbmm") and len(call.args) > 2 else call.args[1]
@@ -124,105 +117,6 @@ def _of_product(
     if before is None or shape is None or before.position(len(shape)) != len(shape) - 1:
         return None
     return Channels(-1, before.source)
-
-
-def _carried(call: Call, before: Channels, shape: torch.Size | None) -> Channels | None:
-    """Where a call that makes no channels of its own puts those that come in."""
-    if shape is None or call.shape is None:  # one of several outputs, or nothing is known of shapes
-        return _carried_blindly(call, before)
-    old, new, position = len(shape), len(call.shape), before.position(len(shape))
-    operation = _operation(call)
-    if operation in _RESHAPES and shape != call.shape:
-        return _reshaped(before, shape, call.shape)
-    order = _order(call, old)
-    if order is not None:
-        return _at(order.index(position), new, before)
-    if new == old:
-        return before
-    if operation == "unsqueeze":
-        inserted = call.argument(1, "dim") % new
-        return _at(position + (inserted <= position), new, before)
-    if position == old - 1 and call.shape[-1:] == shape[-1:]:
-        return Channels(-1, before.source)
-    if position < new and call.shape[position] == shape[position]:
-        return _at(position, new, before)
-    return None
-
-
-def _carried_blindly(call: Call, before: Channels) -> Channels | None:
-    """The same without shapes, as far as that goes."""
-    operation = _operation(call)
-    if operation == "permute":
-        ndim = len(_given(call))
-        return _at(_permuted(call, ndim).index(before.position(ndim)), ndim, before)
-    if operation in ("transpose", "swapaxes") and set(_given(call)) == {1, -1}:
-        return Channels({1: -1, -1: 1}.get(before.dim, before.dim), before.source)
-    if operation == "flatten":
-        layer: Any = call.target
-        start = getattr(layer, "start_dim", None) or call.argument(1, "start_dim", 0)
-        return before if before.dim == 1 and start > 1 else Channels(-1, before.source)
-    return None if operation in _MOVES else before
-
-
-def _operation(call: Call) -> str:
-    """The name of a function, or the class of a module as the function is called."""
-    return type(call.target).__name__.lower() if isinstance(call.target, nn.Module) else call.name
-
-
-def _at(position: int, ndim: int, before: Channels) -> Channels:
-    is_last = position == ndim - 1 and (ndim > 2 or before.dim == -1)
-    return Channels(-1 if is_last else position, before.source)
-
-
-def _given(call: Call) -> list[int]:
-    """The dimensions that a call names, be it one by one or as a tuple."""
-    values = [*call.args[1:], *call.kwargs.values()]
-    if len(values) == 1 and isinstance(values[0], (tuple, list)):
-        values = list(values[0])
-    return [value for value in values if isinstance(value, int)]
-
-
-def _permuted(call: Call, ndim: int) -> list[int]:
-    return [dim % ndim for dim in _given(call)]
-
-
-def _order(call: Call, ndim: int) -> list[int] | None:
-    """For calls that exchange dimensions: which old one stands at each position."""
-    order = list(range(ndim))
-    if call.name == "permute":
-        return _permuted(call, ndim)
-    if call.name == "T":
-        return order[::-1]
-    pair = [-2, -1] if call.name in ("t", "mT", "mH", "H", "adjoint") else _given(call)
-    if call.name not in _EXCHANGES or len(pair) != 2 or ndim < 2:
-        return None
-    one, other = (each % ndim for each in pair)
-    if call.name in ("movedim", "moveaxis"):
-        order.insert(other, order.pop(one))
-    else:
-        order[one], order[other] = order[other], order[one]
-    return order
-
-
-def _reshaped(before: Channels, old: torch.Size, new: torch.Size) -> Channels | None:
-    """By the number of elements in front: the same dimension, one that took it up, or a part."""
-    position = before.position(len(old))
-    size, front = old[position], math.prod(old[:position])
-    ahead = [math.prod(new[:index]) for index in range(len(new))]
-    through = [front_of_new * length for front_of_new, length in zip(ahead, new, strict=True)]
-    same = [i for i in range(len(new)) if ahead[i] == front and new[i] == size]
-    if same:
-        return _at(same[-1], len(new), before)
-    for index in range(len(new)):  # merged with what follows, as before a classifier, or precedes
-        starts, ends = ahead[index] == front, through[index] == front * size
-        if new[index] > size and (starts or ends):
-            return _at(index, len(new), before)
-    for index in range(len(new)):  # split, as into heads: the last part
-        if through[index] == front * size and new[index] < size:
-            return Channels(
-                _at(index, len(new), before).dim, f"guessed from a part of {before.source}"
-            )
-    return None
 
 
 def _from_consumers(calls: Sequence[Call], found: list[Channels | None]) -> list[Channels | None]:

@@ -91,6 +91,7 @@ class PendingMPELU(LazyMPELU):
         beta: as alpha; positive.
         dim: dimension of the channels, if it is known.
         calls: how often the model calls it in a forward pass; each may have a width of its own.
+        inplace: overwrite the input.
         device: of the parameters.
         dtype: of the parameters.
         requires_grad: of the parameters.
@@ -103,11 +104,12 @@ class PendingMPELU(LazyMPELU):
         *,
         dim: int | None = None,
         calls: int = 1,
+        inplace: bool = False,
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         requires_grad: bool = True,
     ) -> None:
-        super().__init__(alpha, beta, dim=dim, device=device, dtype=dtype)
+        super().__init__(alpha, beta, dim=dim, inplace=inplace, device=device, dtype=dtype)
         if not requires_grad:
             for name in ("alpha", "beta"):
                 made: Any = UninitializedParameter
@@ -116,6 +118,7 @@ class PendingMPELU(LazyMPELU):
         self.settings: dict[str, Any] = {
             "alpha": alpha,
             "beta": beta,
+            "inplace": inplace,
             "requires_grad": requires_grad,
         }
 

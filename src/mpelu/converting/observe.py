@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import mpelu
 from mpelu.activations import ActivationRecord, find_function
-from mpelu.converting.channels import Channels, find_channels
+from mpelu.converting.channels import find_channels
+from mpelu.converting.shapes import Channels
 from mpelu.graph import Call, Inputs, record, trace
 
 
@@ -24,8 +25,6 @@ class Site:
 
     shape: torch.Size | None
     channels: Channels | None
-    is_used: bool
-    """Whether another call takes the output."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,10 @@ class Observation:
     functions: tuple[FunctionCall, ...]
     lowest: dict[int, float]
     """The lowest input of each module, by its id."""
+    overwriting: frozenset[int] = frozenset()
+    """Ids of modules that overwrote their input, or say so."""
+    with_more: frozenset[int] = frozenset()
+    """Ids of modules that were called with more than their input, or with it by another name."""
 
 
 def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) -> Observation:
@@ -60,24 +63,53 @@ def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) 
     watched = {id(module) for module in activations}
     functions: dict[str, FunctionCall] = {}
     lowest: dict[int, float] = {}
+    overwriting = {id(module) for module in activations if getattr(module, "inplace", False)}
+    with_more: set[int] = set()
+    versions: dict[int, int] = {}
 
     def before(call: Call, *_: object) -> None:
         found = None if isinstance(call.target, nn.Module) else find_function(call.target)
         if found is not None:
             _note(functions, found, call, paths)
 
-    def look(module: nn.Module, args: tuple[Any, ...]) -> None:
-        first = args[0] if args else None
-        if isinstance(first, Tensor) and first.is_floating_point() and first.numel():
-            lowest[id(module)] = min(lowest.get(id(module), 0.0), first.min().item())
+    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        first = args[0] if args else kwargs.get("input")
+        if len(args) + len(kwargs) != 1 or not isinstance(first, Tensor):
+            with_more.add(id(module))
+            return
+        with torch._C.DisableTorchFunction():
+            versions[id(module)] = _version(first)
+            if first.is_floating_point() and first.numel():
+                lowest[id(module)] = min(lowest.get(id(module), 0.0), first.min().item())
 
-    handles = [module.register_forward_pre_hook(look) for module in activations]
+    def look_again(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: object
+    ) -> None:
+        first = args[0] if args else kwargs.get("input")
+        with torch._C.DisableTorchFunction():
+            if isinstance(first, Tensor) and _version(first) != versions.get(id(module)):
+                overwriting.add(id(module))
+
+    handles = [
+        handle
+        for module in activations
+        for handle in (
+            module.register_forward_pre_hook(look, with_kwargs=True),
+            module.register_forward_hook(look_again, with_kwargs=True, prepend=True),
+        )
+    ]
     try:
         calls, _ = record(model, inputs, before)
     finally:
         for handle in handles:
             handle.remove()
-    return Observation(_sites(calls, watched), tuple(functions.values()), lowest)
+    return Observation(
+        _sites(calls, watched),
+        tuple(functions.values()),
+        lowest,
+        frozenset(overwriting),
+        frozenset(with_more),
+    )
 
 
 def observe_symbolically(model: nn.Module, activations: Sequence[nn.Module]) -> Observation | None:
@@ -91,13 +123,17 @@ def observe_symbolically(model: nn.Module, activations: Sequence[nn.Module]) -> 
 
 def _sites(calls: Sequence[Call], watched: set[int]) -> dict[int, list[Site]]:
     channels = find_channels(calls)
-    used = {index for call in calls for index in call.fed_by}
     sites: dict[int, list[Site]] = {}
     for index, call in enumerate(calls):
         if id(call.target) in watched:
-            site = Site(call.shape, channels[index], index in used)
+            site = Site(call.shape, channels[index])
             sites.setdefault(id(call.target), []).append(site)
     return sites
+
+
+def _version(tensor: Tensor) -> int:
+    """How often the tensor was written to; a constant in inference mode, where nobody counts."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def _note(

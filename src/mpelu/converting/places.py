@@ -23,6 +23,18 @@ _HOOKS = (
 )  # fmt: skip
 
 
+class StandIn(nn.Module):
+    """A function as a module, while the model is observed."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.inplace = function.__name__.endswith("_")
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
 @dataclass
 class Place:
     """An attribute of a module that holds an activation."""
@@ -84,10 +96,11 @@ def find_places(model: nn.Module, replace: Sequence[type[nn.Module]] | None) -> 
             record = None if name.startswith("__") else find_function(value)
             if record is None or not is_among(record, replace):
                 continue
-            module = module_for(record, (), {})
-            if module is not None:
-                setattr(owner, name, module.train(owner.training))
-                kind = Kind(record.label, record, module)
+            computed = module_for(record, (), {})
+            if computed is not None:
+                module = StandIn(value).train(owner.training)
+                setattr(owner, name, module)
+                kind = Kind(record.label, record, computed)
                 yield Place(owner, name, _join(path, name), module, value, kind, near)
 
 
@@ -127,17 +140,24 @@ def build(
         sites: its calls; None if they are unknown.
         shared: one alpha and beta for all channels.
         dim: dimension of the channels, in place of what the sites say.
+
+    Returns:
+        The new module. It overwrites its input only if the calls are unknown and the activation
+        does; otherwise `overwriting_needed` tells.
     """
     slopes = start.alpha.numel() if isinstance(start.alpha, Tensor) else 1
     if shared and slopes > 1:
         return Replacement(note=f"{place.kind.label} has parameters per channel, shared=True none")
-    made = _Maker(place, start)
+    is_unknown = sites is None or any(site.shape is None for site in sites)
+    made = _Maker(place, start, inplace=is_unknown and getattr(place.module, "inplace", False))
+    if not start.fits(made.options.get("dtype", torch.get_default_dtype())):
+        return Replacement(note=f"{place.kind.label}: alpha or beta would be out of range")
     if shared:
         return Replacement(made(1, 1), (1,))
     if slopes > 1:
         dim = getattr(place.module, "dim", 1)
         return Replacement(made(slopes, dim), (slopes,), dim, "its own parameters")
-    if sites is None or any(site.shape is None for site in sites):
+    if sites is None or is_unknown:
         return _pending(made, start, sites or (), dim)
     if not sites:
         return Replacement(note="not called on the example inputs")
@@ -181,12 +201,12 @@ def _pending(made: _Maker, start: Start, sites: Sequence[Site], dim: int | None)
 class _Maker:
     """Makes MPELUs as the parameters around are: device, dtype, trained or frozen."""
 
-    def __init__(self, place: Place, start: Start) -> None:
+    def __init__(self, place: Place, start: Start, *, inplace: bool) -> None:
         near = [*place.module.parameters()] or place.near
         self.start = start
-        self.options: dict[str, Any] = (
-            {"device": near[0].device, "dtype": near[0].dtype} if near else {}
-        )
+        self.options: dict[str, Any] = {"inplace": inplace}
+        if near:
+            self.options.update(device=near[0].device, dtype=near[0].dtype)
         self.is_trained = not near or any(each.requires_grad for each in near)
 
     def __call__(self, width: int, dim: int) -> MPELU:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import TABLE, ActivationRecord, find_activation, known_function
-from mpelu.graph import elementwise
+from mpelu.graph import elementwise, elementwise_function
+from mpelu.graph.probe import isolated
+from mpelu.modules import MIN_BETA
 
 RELU_ALPHA = 1e-6
 """Alpha of an MPELU that starts as ReLU. It is off by no more than this, and as alpha isn't zero,
@@ -24,6 +26,8 @@ SIMILAR = 0.03
 """A module of an unknown class counts as an activation of the table if it is nowhere further from
 it: approximations of GELU are within 0.021."""
 EQUAL = 1e-6
+"""One that is nowhere further from it, far from zero in proportion, computes the same."""
+_FAR = (10.0, 20.0, 50.0, 100.0, 1e3, 1e6)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class Start:
     """Largest difference to the function that is kept, for any input; None if none is kept."""
     slope: float = 0.0
     """The largest slope of a leaky ReLU that is kept, whose error depends on the input."""
+
+    def fits(self, dtype: torch.dtype) -> bool:
+        """Whether alpha and beta are finite in a dtype."""
+        values = (torch.as_tensor(each).to(dtype) for each in (self.alpha, self.beta))
+        return all(bool(each.isfinite().all()) for each in values)
 
     def error_at(self, lowest: float | None, dtype: torch.dtype) -> float | None:
         """The largest difference for inputs down to the lowest, with alpha and beta of a dtype."""
@@ -77,21 +86,35 @@ def _by_values(module: nn.Module) -> Kind | None:
         return None
     points = torch.linspace(-8, 8, 1025, dtype=torch.float64).unsqueeze(1)
     values = function(points)
-    name = type(module).__name__
-    for record, same, expected in _candidates(points):
-        off = (values - expected).abs().max().item()
+    for record, known in _candidates():
+        off = _distance(values, known(points))
         if off <= SIMILAR:
-            return Kind(name, record, same if off <= EQUAL else None)
+            same = off <= EQUAL and _is_equal(module, known, points)
+            return Kind(type(module).__name__, record, known if same else None)
     return None
 
 
-def _candidates(points: Tensor) -> list[tuple[ActivationRecord, nn.Module, Tensor]]:
-    found = []
+def _candidates() -> Iterator[tuple[ActivationRecord, nn.Module]]:
     for record in TABLE.values():
         if record.module.startswith("torch.nn.") and not record.parameters:
-            module = record.sample().double().eval()
-            found.append((record, module, module(points)))
-    return found
+            yield record, record.sample().double().eval()
+
+
+def _distance(values: Tensor, expected: Tensor) -> float:
+    """The largest difference; beyond 8, in proportion to the value."""
+    return ((values - expected).abs() / (expected.abs() / 8).clamp(min=1)).max().item()
+
+
+def _is_equal(module: nn.Module, known: nn.Module, points: Tensor) -> bool:
+    """Whether both are the same function far from zero too, and in training as in evaluation."""
+    far = points.new_tensor(_FAR).unsqueeze(1)
+    points = torch.cat([points, far, -far])
+    for is_training in (False, True):
+        copied = isolated(module).cpu().train(is_training)
+        function = elementwise_function(copied, dims=4) or elementwise_function(copied, dims=2)
+        if function is None or not _distance(function(points), known(points)) <= EQUAL:
+            return False
+    return True
 
 
 def wanted(module: nn.Module, replace: Sequence[type[nn.Module]] | None) -> Kind | None:
@@ -131,7 +154,7 @@ def module_for(record: ActivationRecord, args: tuple[Any, ...], kwargs: dict[str
     kind: Any = getattr(nn, record.module.rpartition(":")[2])
     accepted = list(inspect.signature(kind).parameters)
     given = {**dict(zip(accepted, args, strict=False)), **kwargs}
-    given = {name: value for name, value in given.items() if name not in ("input", "inplace")}
+    given = {name: value for name, value in given.items() if name != "input"}
     if not all(isinstance(value, (int, float, str)) for value in given.values()):
         return None
     return kind(**given)
@@ -151,6 +174,8 @@ def start_of(kind: Kind, leaky_beta: float) -> Start | str:
     alpha, beta = known.alpha, known.beta
     assert alpha is not None
     assert beta is not None
+    if (torch.as_tensor(beta) < MIN_BETA).any():
+        return f"no MPELU equals {kind.label}: its beta would be below {MIN_BETA}"
     scales = torch.as_tensor(known.scale, dtype=torch.float64)
     if (scales != 1).any():
         return f"no MPELU equals {kind.label}, whose slope above zero isn't 1"

@@ -4,40 +4,64 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from mpelu.activations import find_function
+from mpelu.converting.faithful import numbers_read, watched
 from mpelu.converting.places import take_over
 from mpelu.converting.recognize import module_for
-from mpelu.graph import Inputs, arguments, evaluating, substitute, unchanged
+from mpelu.converting.trials import without_traces
+from mpelu.graph import Inputs, arguments, evaluating, substitute
+from mpelu.init.model import reason
 
 
-def rewrite_functions(model: nn.Module, inputs: Inputs, owners: Sequence[nn.Module]) -> nn.Module:
+@dataclass
+class Rewriting:
+    """A model whose functions are modules, as far as its parts could be traced."""
+
+    model: nn.Module
+    """That which was given, or the module that takes its place if it calls functions itself."""
+    fixed: dict[int, str] = field(default_factory=dict)
+    """By the id of a new module: numbers that its code reads no more."""
+    left: dict[int, str] = field(default_factory=dict)
+    """By the id of a module that was left: why."""
+
+
+def rewrite_functions(model: nn.Module, inputs: Inputs, owners: Sequence[nn.Module]) -> Rewriting:
     """Replaces modules that call activations' functions by ones that call modules.
 
     Each is traced on its own, with the modules inside it as they are: their control flow doesn't
-    matter. Modules that torch.fx can't trace are left.
-
-    Returns:
-        The model, or the module that takes its place if the model itself calls functions.
+    matter. Modules that torch.fx can't trace are left, and so are those whose trace would lack
+    something that their code does.
     """
+    done = Rewriting(model)
     distinct = {id(owner): owner for owner in owners}
-    fixed = _constant_arguments(model, inputs, list(distinct.values()))
+    constants = _constant_arguments(model, inputs, list(distinct.values()))
     for key, owner in distinct.items():
-        new = _traced(owner, fixed.get(key, {}))
-        if new is None:
+        try:
+            new, read = _traced(owner, constants.get(key, {}))
+        except _NotTraced as error:
+            done.left[key] = str(error)
             continue
-        if owner is model:
-            model = new
+        if read:
+            listed = ", ".join(f"{name} = {value}" for name, value in sorted(read.items()))
+            done.fixed[id(new)] = f"fixed in the traced code: {listed}"
+        if owner is done.model:
+            done.model = new
             continue
-        for parent in list(model.modules()):
+        for parent in list(done.model.modules()):
             for name, child in parent._modules.items():
                 if child is owner:
                     parent._modules[name] = new
-    return model
+    return done
+
+
+class _NotTraced(Exception):
+    """Why a module is left."""
 
 
 def _constant_arguments(
@@ -62,7 +86,7 @@ def _constant_arguments(
     args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
     modules = list(model.modules())
     try:
-        with unchanged(modules), evaluating(modules), torch.no_grad():
+        with without_traces(modules), evaluating(modules), torch.no_grad():
             model(*args, **kwargs)
     finally:
         for handle in handles:
@@ -77,21 +101,22 @@ class _Shallow(fx.Tracer):
         return True
 
 
-def _traced(owner: nn.Module, fixed: dict[str, Any]) -> fx.GraphModule | None:
-    """The module with modules for its activations' functions, or None if it can't be traced."""
-    mode = owner.training
-    try:
-        graphs = []
+def _traced(owner: nn.Module, constants: dict[str, Any]) -> tuple[fx.GraphModule, dict[str, float]]:
+    """The module with modules for its activations' functions, and the numbers that it read."""
+    graphs: list[fx.Graph] = []
+    with watched(owner) as changed, numbers_read(owner) as read:
         for is_training in (True, False):
             owner.training = is_training
-            graphs.append(_Shallow().trace(owner, concrete_args=dict(fixed)))
-    except Exception:  # whatever the module's code raises on a symbolic tensor
-        return None
-    finally:
-        owner.training = mode
+            try:
+                graphs.append(_Shallow().trace(owner, concrete_args=dict(constants)))
+            except Exception as error:  # whatever the module's code raises on a symbolic tensor
+                raise _NotTraced(f"torch.fx can't trace its module: {reason(error)}") from error
+    if changed:
+        listed = ", ".join(dict.fromkeys(changed))
+        raise _NotTraced(f"a trace of its module would fix what its code changes: {listed}")
     graph = _with_mode(*graphs)
     if graph is None:
-        return None
+        raise _NotTraced("its module does something else in training than in evaluation")
     # torch.fx numbers the constant ones, but they may be passed by name.
     names = inspect.signature(owner.forward).parameters
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -101,10 +126,10 @@ def _traced(owner: nn.Module, fixed: dict[str, Any]) -> fx.GraphModule | None:
     new = fx.GraphModule(owner, graph, type(owner).__name__)
     _keep_the_rest(new, owner)
     if not _put_modules(new):
-        return None
+        raise _NotTraced("torch.fx sees no call of it that a module can stand for")
     new.recompile()
     take_over(new, owner)
-    return new
+    return new, read
 
 
 def _with_mode(training: fx.Graph, evaluation: fx.Graph) -> fx.Graph | None:
@@ -142,7 +167,8 @@ def _put_modules(new: fx.GraphModule) -> bool:
     for node in list(new.graph.nodes):
         function = getattr(Tensor, node.target, None) if node.op == "call_method" else node.target
         record = find_function(function) if node.op in ("call_function", "call_method") else None
-        module = None if record is None else module_for(record, node.args[1:], dict(node.kwargs))
+        named = {**node.kwargs, "inplace": True} if _ends_in_underscore(node) else node.kwargs
+        module = None if record is None else module_for(record, node.args[1:], dict(named))
         if record is None or module is None:
             continue
         source = node.args[0] if node.args else node.kwargs["input"]
@@ -153,18 +179,18 @@ def _put_modules(new: fx.GraphModule) -> bool:
         new.add_submodule(name, module.train(new.training))
         with new.graph.inserting_before(node):
             called = new.graph.call_module(name, (source,))
-        if _is_in_place(node):
-            later = set(_after(node))
-            source.replace_all_uses_with(called, lambda user, later=later: user in later)
+        if getattr(module, "inplace", False) and isinstance(source, fx.Node):
+            # What follows takes the output, which is the same tensor; views of it may remain.
+            source.replace_all_uses_with(called, set(_after(node)).__contains__)
         node.replace_all_uses_with(called)
         new.graph.erase_node(node)
         count += 1
     return count > 0
 
 
-def _is_in_place(node: fx.Node) -> bool:
+def _ends_in_underscore(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.endswith("_") or bool(node.kwargs.get("inplace"))
+    return name.endswith("_")
 
 
 def _after(node: fx.Node) -> list[fx.Node]:

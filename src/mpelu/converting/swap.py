@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from mpelu.converting.checks import (
@@ -15,13 +15,20 @@ from mpelu.converting.checks import (
     nothing_to_swap,
 )
 from mpelu.converting.observe import Observation, observe, observe_symbolically
-from mpelu.converting.places import Place, Replacement, build, dim_of, find_places, take_over
+from mpelu.converting.places import find_places
+from mpelu.converting.putting import (
+    overwrite_where_needed,
+    put,
+    rehearsal,
+    replacements,
+    unexplained,
+)
 from mpelu.converting.recognize import LEAKY_BETA, Start, is_among, start_of
 from mpelu.converting.report import Conversion, ConvertedActivation
-from mpelu.converting.rewrite import rewrite_functions
-from mpelu.graph import Inputs, arguments, snapshot, substitute, tensors_in, unchanged
+from mpelu.converting.rewrite import Rewriting, rewrite_functions
+from mpelu.converting.trials import difference, is_off, outputs
+from mpelu.graph import Inputs, snapshot
 from mpelu.init.model import check_inputs, input_error
-from mpelu.modules import MPELU
 
 
 def convert(
@@ -84,10 +91,13 @@ def convert(
         raise ValueError("convert: expected example_inputs with rewrite=True, got None")
     skipped = [skip] if isinstance(skip, str) else list(skip or ())
     restore = snapshot(list(model.modules()), values=False)
+    random_state = random.getstate()
     try:
-        before = _outputs(model, example_inputs) if keep_function else []
+        before = _outputs(model, example_inputs) if keep_function else None
+        rewriting = Rewriting(model)
         if rewrite and example_inputs is not None:
-            model = _rewritten(model, example_inputs, replace, skipped)
+            rewriting = _rewritten(model, example_inputs, replace, skipped)
+        model = rewriting.model
         places = list(find_places(model, replace))
         check_paths(skipped, dim, model, [place.path for place in places])
         starts = [
@@ -98,15 +108,30 @@ def convert(
             else Start(1.0 if alpha is None else float(alpha), 1.0 if beta is None else float(beta))
             for place in places
         ]
-        rows = _swap(model, example_inputs, places, starts, shared, dim)
-        rows += _functions_left(model, example_inputs, rewrite)
+        found = _observed(model, example_inputs, [place.module for place in places])
+        made = replacements(places, starts, found, shared, dim)
+        rehearsed, was_off = None, False
+        if found is not None and example_inputs is not None:
+            overwrite_where_needed(model, example_inputs, places, made, found)
+            if before is not None:
+                rehearsed = rehearsal(model, example_inputs, places, made)
+                was_off = is_off(before, _outputs(model, example_inputs) or [])
+        rows = put(places, starts, made, found, rehearsed, rewriting)
+        rows += _functions_left(model, example_inputs, rewriting if rewrite else None)
         if not any(row.is_swapped for row in rows):
             raise ValueError(nothing_to_swap(model, rows))
-        after = _outputs(model, example_inputs) if keep_function else []
+        off = None
+        if before is not None and rehearsed is not None:
+            after = _outputs(model, example_inputs) or []
+            off = difference(before, after)
+            if was_off or is_off(rehearsed.outputs, after):
+                rows = [unexplained(row, off) for row in rows]
     except BaseException:
         restore()
         raise
-    return Conversion(model=model, rows=tuple(rows), difference=_difference(before, after))
+    finally:
+        random.setstate(random_state)
+    return Conversion(model=model, rows=tuple(rows), difference=off)
 
 
 def _rewritten(
@@ -114,7 +139,7 @@ def _rewritten(
     inputs: Inputs,
     replace: Sequence[type[nn.Module]] | None,
     skipped: Sequence[str],
-) -> nn.Module:
+) -> Rewriting:
     """The model with modules for the functions it calls, as far as torch.fx traces what does."""
     found = _observed(model, inputs)
     assert found is not None
@@ -127,82 +152,6 @@ def _rewritten(
             if not is_skipped(each.path, skipped) and is_among(each.record, replace)
         ],
     )
-
-
-def _swap(
-    model: nn.Module,
-    inputs: Inputs | None,
-    places: Sequence[Place],
-    starts: Sequence[Start | str],
-    shared: bool,
-    dim: int | Mapping[str, int] | None,
-) -> list[ConvertedActivation]:
-    """Puts MPELUs where there is a start, and everything else back."""
-    modules = [place.module for place in places]
-    found = _observed(model, inputs, modules)
-    made: dict[int, Replacement] = {}
-    rows = []
-    for place, start in zip(places, starts, strict=True):
-        key = id(place.module)
-        if isinstance(start, str):
-            made[key] = Replacement(note=start)
-        elif key not in made:  # parameters in several places, such as PReLU's, stay shared
-            sites = None if found is None else found.sites.get(key, [])
-            made[key] = build(place, start, sites, shared=shared, dim=dim_of(place.path, dim))
-        new, error = made[key], None
-        if new.module is None or isinstance(start, str):
-            place.put_back()
-        else:
-            take_over(new.module, place.module)
-            place.put(new.module)
-            if start.slope:
-                new.module.__dict__["keeps_slopes"] = True  # for load_state_dict
-            dtype = next(new.module.parameters()).dtype
-            error = start.error_at(None if found is None else found.lowest.get(key), dtype)
-        rows.append(
-            ConvertedActivation(
-                path=place.path,
-                was=place.was,
-                is_swapped=new.module is not None,
-                channels=new.channels,
-                dim=new.dim,
-                source=new.source,
-                error=error,
-                note=new.note,
-            )
-        )
-    if found is not None and inputs is not None:
-        _overwrite_where_needed(model, inputs, modules, made, found)
-    return rows
-
-
-def _overwrite_where_needed(
-    model: nn.Module,
-    inputs: Inputs,
-    modules: Sequence[nn.Module],
-    made: Mapping[int, Replacement],
-    before: Observation,
-) -> None:
-    """Has an MPELU overwrite its input where the model counts on it.
-
-    A model may call `self.relu(x)`, with a ReLU in place, and go on with x. Nothing takes the
-    output of the MPELU then, while that of the ReLU was taken.
-    """
-    swapped = {
-        key: [each for each in new.module.modules() if type(each) is MPELU]
-        for key, new in made.items()
-        if new.module is not None
-    }
-    after = _observed(model, inputs, [each for parts in swapped.values() for each in parts])
-    assert after is not None
-    for module in modules:
-        if not getattr(module, "inplace", False):
-            continue
-        was_used = any(site.is_used for site in before.sites.get(id(module), ()))
-        for part in swapped.get(id(module), ()):
-            sites = after.sites.get(id(part), ())
-            if was_used and sites and not any(site.is_used for site in sites):
-                part.inplace = True
 
 
 def _observed(
@@ -218,40 +167,30 @@ def _observed(
 
 
 def _functions_left(
-    model: nn.Module, inputs: Inputs | None, was_rewritten: bool
+    model: nn.Module, inputs: Inputs | None, rewriting: Rewriting | None
 ) -> list[ConvertedActivation]:
     found = None if inputs is None else _observed(model, inputs)
-    hint = "torch.fx can't trace its module" if was_rewritten else "rewrite=True swaps it"
-    return [
-        ConvertedActivation(
-            path=each.path,
-            was=f"function {each.name}",
-            is_swapped=False,
-            note=f"called at {each.place}; {hint}",
+    rows = []
+    for each in () if found is None else found.functions:
+        hint = "rewrite=True swaps it"
+        if rewriting is not None:
+            hint = rewriting.left.get(id(each.owner), "not one that rewrite=True swaps")
+        rows.append(
+            ConvertedActivation(
+                path=each.path,
+                was=f"function {each.name}",
+                is_swapped=False,
+                note=f"called at {each.place}; {hint}",
+            )
         )
-        for each in (() if found is None else found.functions)
-    ]
+    return rows
 
 
-def _outputs(model: nn.Module, inputs: Inputs | None) -> list[Tensor]:
-    """What the model returns in evaluation, as far as it is real numbers."""
+def _outputs(model: nn.Module, inputs: Inputs | None) -> list[Tensor] | None:
+    """What the model returns; None without inputs."""
     if inputs is None:
-        return []
-    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
-    modules = list(model.modules())
+        return None
     try:
-        with unchanged(modules), torch.no_grad():
-            found = tensors_in(model.eval()(*args, **kwargs))
+        return outputs(model, inputs)
     except Exception as error:  # whatever the model's code raises
         raise input_error("convert", inputs, error) from error
-    return [tensor.clone() for tensor in found if tensor.is_floating_point()]
-
-
-def _difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> float | None:
-    """The largest difference, divided by the largest output."""
-    if not before:
-        return None
-    largest = max(each.abs().max().item() for each in before if each.numel())
-    pairs = zip(before, after, strict=True)
-    off = max((one - other).abs().max().item() for one, other in pairs if one.numel())
-    return off / largest if largest else off

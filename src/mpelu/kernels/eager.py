@@ -107,7 +107,14 @@ def scripted(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
     """`forward` in what TorchScript understands."""
     shape = [1] * input.dim()
     if alpha.numel() > 1:
-        shape[dim] = alpha.numel()
+        in_range = -input.dim() <= dim and dim < input.dim()
+        channels = input.size(dim) if in_range else 1
+        if alpha.numel() != channels:
+            raise ValueError(
+                f"mpelu: expected {alpha.numel()} channels in dimension {dim}, "
+                f"got input of shape {input.shape}"
+            )
+        shape[dim] = channels
     wide = input if input.dtype == torch.float64 else input.to(torch.float32)
     a = alpha.to(wide.dtype).reshape(shape)
     b = torch.clamp(beta.to(wide.dtype), min=1e-6).reshape(shape)
