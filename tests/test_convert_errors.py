@@ -223,3 +223,12 @@ def test_checkpoints_that_do_not_fit_change_nothing(case: str) -> None:
         mpelu.load_state_dict(model, change(other))
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key])
+
+
+def test_a_model_without_memory_is_refused_with_inputs() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(ValueError, match=r"got 0\.weight on meta; leave example_inputs out"):
+        mpelu.convert(model, torch.randn(2, 4))
+    mpelu.convert(model)
+    assert isinstance(model[1], mpelu.MPELU)

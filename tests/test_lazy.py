@@ -27,7 +27,7 @@ from mpelu import MPELU, LazyMPELU
 def test_channels_come_from_the_first_input(
     shape: tuple[int, ...], dim: int | None, channels: int
 ) -> None:
-    lazy = LazyMPELU(0.25, 2.0, dim=dim, dtype=torch.float64)
+    lazy = LazyMPELU(alpha=0.25, beta=2.0, dim=dim, dtype=torch.float64)
     y = lazy(torch.randn(shape, dtype=torch.float64))
     assert type(lazy) is MPELU
     assert lazy.num_parameters == channels
@@ -60,12 +60,14 @@ def test_a_state_dict_loads_without_an_input() -> None:
 
 def test_before_the_first_input() -> None:
     lazy = LazyMPELU(alpha=0.5, inplace=True)
-    assert repr(lazy) == "LazyMPELU(num_parameters=?, inplace=True)"
+    assert repr(lazy) == "LazyMPELU(num_parameters=?, alpha=0.5, beta=1, inplace=True)"
     for other in (copy.deepcopy(lazy), pickle.loads(pickle.dumps(lazy)), lazy.to(torch.float64)):
         other(torch.randn(2, 6, dtype=torch.float64))
         assert other.alpha.shape == (6,)
     with pytest.raises(ValueError, match="expected beta >= 1e-06"):
         LazyMPELU(beta=-1.0)
+    with pytest.raises(TypeError, match="positional"):  # the channels, by mistake
+        LazyMPELU(64)  # type: ignore[call-arg]
 
 
 def test_it_learns_in_a_compiled_network() -> None:

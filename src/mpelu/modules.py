@@ -133,7 +133,7 @@ class MPELU(nn.Module):
     def extra_repr(self) -> str:
         parts = [f"num_parameters={self.num_parameters or '?'}"]
         for name in ("alpha", "beta"):
-            if values := _range(getattr(self, name)):
+            if values := _range(getattr(self, name), getattr(self, f"initial_{name}")):
                 parts.append(f"{name}={values}")
         parts += [f"dim={self.dim}"] * (self.dim != 1) + ["inplace=True"] * self.inplace
         return ", ".join(parts)
@@ -182,9 +182,9 @@ class LazyMPELU(LazyModuleMixin, MPELU):
 
     def __init__(
         self,
+        *,
         alpha: float = 1.0,
         beta: float = 1.0,
-        *,
         dim: int | None = None,
         inplace: bool = False,
         device: torch.device | str | None = None,
@@ -263,9 +263,11 @@ def _initial(name: str, value: Initial, count: int) -> list[float]:
     return numbers
 
 
-def _range(parameter: Tensor) -> str:
-    """The values in short; nothing where there are none to see."""
-    if is_lazy(parameter) or type(parameter) is not nn.Parameter or parameter.is_meta:
+def _range(parameter: Tensor, initial: list[float]) -> str:
+    """The values in short, or those it will start from; nothing where there are none to see."""
+    if is_lazy(parameter):
+        return f"{initial[0]:.4g}"
+    if type(parameter) is not nn.Parameter or parameter.is_meta:
         return ""
     low, high = (f"{bound.item():.4g}" for bound in parameter.detach().aminmax())
     return low if low == high else f"{low}..{high}"

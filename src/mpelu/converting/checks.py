@@ -58,6 +58,16 @@ def check_model(caller: str, model: Any) -> None:
             )
 
 
+def check_memory(caller: str, model: nn.Module) -> None:
+    """Raises for a model that can't run, since its weights are on the meta device."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ValueError(
+                f"{caller}: expected weights with memory, got {name} on meta; leave example_inputs "
+                "out, or load the weights first"
+            )
+
+
 def check_options(
     replace: Any,
     alpha: float | None,

@@ -109,7 +109,9 @@ class PendingMPELU(LazyMPELU):
         dtype: torch.dtype | None = None,
         requires_grad: bool = True,
     ) -> None:
-        super().__init__(alpha, beta, dim=dim, inplace=inplace, device=device, dtype=dtype)
+        super().__init__(
+            alpha=alpha, beta=beta, dim=dim, inplace=inplace, device=device, dtype=dtype
+        )
         if not requires_grad:
             for name in ("alpha", "beta"):
                 made: Any = UninitializedParameter

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from mpelu.converting.checks import (
+    check_memory,
     check_model,
     check_options,
     check_paths,
@@ -86,6 +87,7 @@ def convert(
     check_model("convert", model)
     check_options(replace, alpha, beta, keep_function, dim)
     if example_inputs is not None:
+        check_memory("convert", model)
         check_inputs("convert", example_inputs)
     elif rewrite:
         raise ValueError("convert: expected example_inputs with rewrite=True, got None")
