@@ -208,7 +208,7 @@ def draw_losses() -> Figure:
     first.legend(fontsize=8)
     last = depth.GRID[-1]
     shown = [arm for arm in labels if all(f"{d}-{arm}" in found for d in depth.GRID)]
-    shown.sort(key=lambda arm: sum(found[f"{last}-{arm}"]))
+    shown.sort(key=lambda arm: sum(found[f"{last}-{arm}"]) / len(found[f"{last}-{arm}"]))
     for axes, layers in zip(panels, depth.GRID, strict=True):
         for place, arm in enumerate(shown):
             values = [min(value, math.log(10) * 1.05) for value in found[f"{layers}-{arm}"]]
