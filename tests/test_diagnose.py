@@ -24,7 +24,8 @@ def plain(
     layers = [each for _ in range(depth) for each in (nn.Linear(width, width), activation())]
     model = nn.Sequential(*layers, nn.Linear(width, 10))
     if method:
-        mpelu.init.initialize_(model, method=method, std=std)
+        options: dict[str, Any] = {"std": std} if method == "gaussian" else {}
+        mpelu.init.initialize_(model, method=method, **options)
     return model
 
 
