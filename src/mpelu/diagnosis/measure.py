@@ -3,88 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from mpelu.diagnosis.inputs import InputScale, batch_size, input_scale, scale_of
+from mpelu.diagnosis.losses import Loss, differentiable, loss_of, random_direction
+from mpelu.diagnosis.moments import is_measurable, mean_square, moments
+from mpelu.diagnosis.rows import DiagnosedLayer, Measurement
+from mpelu.diagnosis.structure import followed_calls, gate_calls, has_equal_rows
 from mpelu.diagnosis.units import UnitShares, activation_of, shares_of
-from mpelu.graph import Call, Inputs, Ref, Weights, arguments, name_of, record, tensors_in
+from mpelu.graph import Call, Inputs, Weights, name_of, record, tensors_in
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.operations import NORMS
 from mpelu.init.planner import Planner
 
-Loss = Callable[..., Tensor]
-_PRODUCTS = ("mul", "multiply", "imul", "rmul")
-_VIEWS = (
-    "view", "reshape", "expand", "expand_as", "unsqueeze", "permute", "transpose", "getitem", "to",
-    "float",
-)  # fmt: skip
 _NORM_NAMES = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DiagnosedLayer:
-    """What comes out of a layer, a norm or an activation, over the whole batch."""
-
-    position: int
-    """How many layers with a weight the pass has reached, this one included."""
-    name: str
-    """Path of the module; for a function, what it is called with or comes after."""
-    kind: str
-    """"layer", "norm" or "activation"."""
-    type: str
-    """Class of the module, or name of the function."""
-    mean: float
-    variance: float
-    """Over all values."""
-    signal: float
-    """Between the samples of the batch: the variance of each value over samples, averaged."""
-    predicted: float | None = None
-    """The variance that weights of this size give on average; of layers alone."""
-    gradient: float | None = None
-    """Mean square of the gradient with respect to the output; None if none arrives."""
-    weight_gradient: float | None = None
-    """Norm of the weight's gradient times norm of the weight: what a relative change of the weight
-    does to the loss. Scales that a norm takes out don't matter to it. Of layers alone."""
-    dead: float | None = None
-    """Share of units with the same output and slope zero for every input of the batch; of
-    activations alone."""
-    saturated: float | None = None
-    """Share of units with a slope below 0.01 at half of their inputs or more; None for activations
-    that are flat on one side, such as ReLU."""
-    linear: float | None = None
-    """Share of units whose outputs are a linear function of their inputs on the batch."""
-
-    @property
-    def share(self) -> float:
-        """The signal's share of the mean square: 0 if every sample gives the same values."""
-        second = self.variance + self.mean**2
-        return self.signal / second if second > 0 else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """All that a pass tells about a model."""
-
-    rows: tuple[DiagnosedLayer, ...]
-    input_signal: float
-    """Between the samples of the inputs; 1 for tokens."""
-    loss: float
-    calls: Sequence[Call]
-    parameters: dict[str, Tensor | None]
-    """Gradient of each trained parameter; None if no output depends on it."""
-    gates: frozenset[str]
-    """Names of activations whose output is multiplied with another tensor."""
-
-    @property
-    def layers(self) -> list[DiagnosedLayer]:
-        """The rows of layers with a weight."""
-        return [row for row in self.rows if row.kind == "layer"]
 
 
 @dataclass(slots=True)
@@ -92,8 +30,75 @@ class _Observed:
     """What is known of a call before the backward pass."""
 
     row: DiagnosedLayer
+    layer: Layer | None = None
     weight: str | None = None
+    unbiased_square: float | None = None
+    """Mean square of the output without the bias."""
     gradients: list[float] = field(default_factory=list)
+
+
+class _Observer:
+    """Measures every call of a pass as it happens."""
+
+    def __init__(self, weights: Weights, batch: int) -> None:
+        self.observed: dict[int, _Observed] = {}
+        """By the id of the call."""
+        self.fed: InputScale | None = None
+        self._weights, self._batch = weights, batch
+        self._axes = WeakTensorKeyDictionary()
+        self._shares: UnitShares | None = None
+        self._count, self._last = 0, "the input"
+
+    def before(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with torch._C.DisableTorchFunction():  # so that measuring isn't watched, which is slow
+            self._shares = None
+            activation = activation_of(call, args, kwargs)
+            if activation is not None:
+                axis = _axis(activation.values, self._axes)
+                self._shares = shares_of(activation, axis)
+            elif self.fed is None and layer_of(call) is not None:
+                self.fed = self._scale_of_data(tensors_in((args, kwargs)))
+
+    def after(self, call: Call, output: Tensor, run: Any) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            self._observe(call, output)
+        return output
+
+    def _scale_of_data(self, tensors: Sequence[Tensor]) -> InputScale | None:
+        """Of the first tensor that isn't a parameter."""
+        data = [each for each in tensors if is_measurable(each) and not self._weights.name(each)]
+        return scale_of(data[0], self._batch) if data else None
+
+    def _observe(self, call: Call, output: Tensor) -> None:
+        layer = layer_of(call)
+        axis = self._axes[output] = _axis_after(layer, output, self._axes)
+        kind = _kind(call, layer, self._shares is not None)
+        if kind is None or not is_measurable(output):
+            return
+        weight = None if layer is None else self._weights.name(layer.weight)
+        name = _name(call, weight, self._last)
+        if kind == "layer":
+            self._count, self._last = self._count + 1, name
+        mean, variance, signal = moments(output, self._batch)
+        shares = self._shares
+        row = DiagnosedLayer(
+            position=self._count,
+            name=name,
+            kind=kind,
+            type=_type(call),
+            mean=mean,
+            variance=variance,
+            signal=signal,
+            share=_share(signal, variance + mean**2),
+            dead=None if shares is None else shares.dead,
+            saturated=None if shares is None else shares.saturated,
+            linear=None if shares is None else shares.linear,
+        )
+        square = None if layer is None else _unbiased_square(output, layer.bias, axis)
+        entry = _Observed(row, layer, weight, square)
+        self.observed[id(call)] = entry
+        if output.requires_grad:
+            output.register_hook(lambda grad: entry.gradients.append(mean_square(grad)))
 
 
 def measure(model: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -> Measurement:
@@ -109,103 +114,89 @@ def measure(model: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -
             entropy for integer targets and squares for others; without targets a random direction
             of the output.
     """
-    batch = _batch_size(inputs)
     weights = Weights(model)
-    observed: dict[int, _Observed] = {}
-    axes = WeakTensorKeyDictionary()
-    pending: dict[str, UnitShares | None] = {}
-    count, last = 0, "the input"
-    result: dict[str, Any] = {}
-
-    def before(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        pending.clear()
-        function = activation_of(call, args, kwargs)
-        if function is not None:
-            values = args[0] if args else next(iter(kwargs.values()))
-            pending["shares"] = shares_of(function, values, _axis(values, axes))
-
-    def after(call: Call, output: Tensor, run: Any) -> Tensor:
-        nonlocal count, last
-        layer = layer_of(call)
-        axes[output] = _axis_after(call, layer, output, axes)
-        kind = _kind(call, layer, "shares" in pending)
-        if kind is None or not _is_measurable(output):
-            return output
-        weight = None if layer is None else weights.name(layer.weight)
-        name = _name(call, weight, last)
-        if kind == "layer":
-            count, last = count + 1, name
-        mean, variance, signal = _moments(output, batch)
-        shares = pending.get("shares")
-        row = DiagnosedLayer(
-            position=count,
-            name=name,
-            kind=kind,
-            type=_type(call),
-            mean=mean,
-            variance=variance,
-            signal=signal,
-            dead=None if shares is None else shares.dead,
-            saturated=None if shares is None else shares.saturated,
-            linear=None if shares is None else shares.linear,
-        )
-        observed[id(call)] = entry = _Observed(row, weight)
-        if output.requires_grad:
-            output.register_hook(lambda grad: entry.gradients.append(_mean_square(grad)))
-        return output
+    observer = _Observer(weights, batch_size(inputs))
+    losses: list[float] = []
+    trained: dict[str, nn.Parameter] = {}
+    gradients: dict[str, Tensor | None] = {}
 
     def finish(output: Any) -> None:
-        trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        outputs = _differentiable(output)
-        value = _loss(output, outputs, targets, loss)
-        found = torch.autograd.grad(
-            value, list(trained.values()), allow_unused=True, retain_graph=len(outputs) > 1
+        trained.update(
+            (name, each) for name, each in model.named_parameters() if each.requires_grad
         )
-        gradients = dict(zip(trained, found, strict=True))
-        unused = [name for name, each in gradients.items() if each is None]
-        if unused and len(outputs) > 1:
-            # Used by another output than the first.
-            others = torch.autograd.grad(
-                _random_direction(outputs), [trained[name] for name in unused], allow_unused=True
-            )
-            gradients |= {
-                name: None if each is None else torch.full_like(each, math.nan)
-                for name, each in zip(unused, others, strict=True)
-            }
-        result.update(loss=value.item(), gradients=gradients, trained=trained)
+        outputs = differentiable(output)
+        value = loss_of(output, outputs, targets, loss)
+        losses.append(value.item())
+        gradients.update(_gradients(value, outputs, trained))
 
-    calls, weights = record(model, inputs, before, after, weights=weights, finish=finish)
-    gradients, trained = result["gradients"], result["trained"]
+    calls, weights = record(
+        model, inputs, observer.before, observer.after, weights=weights, finish=finish
+    )
+    observed = observer.observed
     predicted = _predicted(calls, weights)
+    followed = followed_calls(calls)
     rows = [
-        _completed(observed[id(call)], gradients, trained, predicted)
+        _completed(observed[id(call)], gradients, trained, predicted, id(call) in followed)
         for call in calls
         if id(call) in observed
     ]
+    gates = [observed[id(call)].row for call in gate_calls(calls) if id(call) in observed]
     return Measurement(
         rows=tuple(rows),
-        input_signal=_input_signal(inputs, batch),
-        loss=result["loss"],
+        inputs=input_scale(inputs),
+        fed=observer.fed,
+        loss=losses[0],
         calls=calls,
         parameters=gradients,
-        gates=frozenset(_gates(calls, observed)),
+        gates=frozenset(row.name for row in gates if row.kind == "activation"),
     )
+
+
+def _gradients(
+    value: Tensor, outputs: Sequence[Tensor], trained: dict[str, nn.Parameter]
+) -> dict[str, Tensor | None]:
+    """The gradient of each parameter; NaN for one that only other outputs depend on."""
+    several = len(outputs) > 1
+    found = torch.autograd.grad(
+        value, list(trained.values()), allow_unused=True, retain_graph=several
+    )
+    gradients: dict[str, Tensor | None] = dict(zip(trained, found, strict=True))
+    unused = [name for name, each in gradients.items() if each is None]
+    if unused and several:
+        others = torch.autograd.grad(
+            random_direction(outputs), [trained[name] for name in unused], allow_unused=True
+        )
+        gradients |= {
+            name: None if each is None else torch.full_like(each, math.nan)
+            for name, each in zip(unused, others, strict=True)
+        }
+    return gradients
 
 
 def _completed(
     entry: _Observed,
     gradients: dict[str, Tensor | None],
-    trained: dict[str, Tensor],
+    trained: dict[str, nn.Parameter],
     predicted: dict[str, float | None],
+    is_followed: bool,
 ) -> DiagnosedLayer:
-    gradient = sum(entry.gradients) if entry.gradients else None
+    row = entry.row
     size = None
     found = None if entry.weight is None else gradients.get(entry.weight)
     if found is not None and entry.weight is not None:
         weight = trained[entry.weight].detach()
         size = found.double().norm().item() * weight.double().norm().item()
-    expected = None if entry.weight is None else predicted.get(entry.weight)
-    return replace(entry.row, gradient=gradient, weight_gradient=size, predicted=expected)
+    share = row.share
+    if entry.unbiased_square is not None and not is_followed:
+        share = _share(row.signal, entry.unbiased_square)
+    return replace(
+        row,
+        share=share,
+        gradient=sum(entry.gradients) if entry.gradients else None,
+        weight_gradient=size,
+        predicted=None if entry.weight is None else predicted.get(entry.weight),
+        is_symmetric=is_followed and entry.layer is not None and has_equal_rows(entry.layer),
+    )
 
 
 def _predicted(calls: Sequence[Call], weights: Weights) -> dict[str, float | None]:
@@ -217,39 +208,15 @@ def _predicted(calls: Sequence[Call], weights: Weights) -> dict[str, float | Non
     return {plan.name: plan.predicted for plan in plans}
 
 
-def _batch_size(inputs: Inputs) -> int:
-    args, kwargs = arguments(inputs)
-    tensors = [each for each in tensors_in((args, kwargs)) if each.dim() > 0]
-    return tensors[0].size(0) if tensors else 1
+def _share(signal: float, square: float) -> float:
+    return signal / square if square > 0 else 0.0
 
 
-def _input_signal(inputs: Inputs, batch: int) -> float:
-    args, kwargs = arguments(inputs)
-    found = [each for each in tensors_in((args, kwargs)) if _is_measurable(each)]
-    return _moments(found[0], batch)[2] if found else 1.0
-
-
-def _is_measurable(value: Tensor) -> bool:
-    hidden = torch._C._functorch.is_functorch_wrapped_tensor(value)  # inside vmap
-    return value.is_floating_point() and value.numel() > 0 and value.dim() > 0 and not hidden
-
-
-def _moments(values: Tensor, batch: int) -> tuple[float, float, float]:
-    """Mean and variance of all values, and the variance between samples."""
-    values = values.detach().double()
-    variance, mean = torch.var_mean(values, correction=0)
-    between = variance
-    if batch > 1:
-        if values.size(0) % batch == 0:  # also where windows or heads were folded into the batch
-            samples = values.reshape(batch, -1)
-            between = samples.var(0, correction=1).mean()
-        elif values.dim() > 1 and values.size(1) == batch:
-            between = values.transpose(0, 1).reshape(batch, -1).var(0, correction=1).mean()
-    return mean.item(), variance.item(), between.item()
-
-
-def _mean_square(values: Tensor) -> float:
-    return values.detach().double().square().mean().item()
+def _unbiased_square(output: Tensor, bias: Tensor | None, axis: int) -> float | None:
+    if bias is None or bias.dim() != 1 or len(bias) != output.size(axis):
+        return None
+    shape = [-1 if index == axis else 1 for index in range(output.dim())]
+    return mean_square(output.detach() - bias.detach().reshape(shape))
 
 
 def _axis(values: Any, axes: WeakTensorKeyDictionary) -> int:
@@ -260,15 +227,12 @@ def _axis(values: Any, axes: WeakTensorKeyDictionary) -> int:
     return 1 if values.dim() in (2, 4, 5) else values.dim() - 1
 
 
-def _axis_after(
-    call: Call, layer: Layer | None, output: Tensor, axes: WeakTensorKeyDictionary
-) -> int:
+def _axis_after(layer: Layer | None, output: Tensor, axes: WeakTensorKeyDictionary) -> int:
     if output.dim() < 2:
         return 0
     if layer is not None:
         return 1 if layer.weight.dim() > 2 else output.dim() - 1
-    known = axes.get(output)  # an operation in place
-    return int(known) if known is not None else _axis(output, axes)
+    return _axis(output, axes)  # known after an operation in place
 
 
 def _kind(call: Call, layer: Layer | None, is_activation: bool) -> str | None:
@@ -292,54 +256,3 @@ def _name(call: Call, weight: str | None, last: str) -> str:
     if weight is not None:
         return weight.removesuffix(".weight")
     return f"{call.name} after {last}"
-
-
-def _gates(calls: Sequence[Call], observed: dict[int, _Observed]) -> list[str]:
-    """Activations whose output is multiplied with another tensor."""
-    found = []
-    for call in calls:
-        tensors = [each for each in call.args if isinstance(each, (Ref, Tensor))]
-        if name_of(call.target) not in _PRODUCTS or len(tensors) < 2:
-            continue
-        for index in call.fed_by:
-            entry = observed.get(id(calls[_through_views(index, calls)]))
-            if entry is not None and entry.row.kind == "activation":
-                found.append(entry.row.name)
-    return found
-
-
-def _through_views(index: int, calls: Sequence[Call]) -> int:
-    """The call behind views and reshapes."""
-    while calls[index].name in _VIEWS and isinstance(calls[index].argument(0, "input"), Ref):
-        index = calls[index].argument(0, "input").index
-    return index
-
-
-def _differentiable(output: Any) -> list[Tensor]:
-    return [each for each in tensors_in(output) if each.is_floating_point() and each.requires_grad]
-
-
-def _loss(output: Any, outputs: Sequence[Tensor], targets: Any, loss: Loss | None) -> Tensor:
-    if not outputs:
-        raise ValueError("diagnose: expected an output that depends on trained parameters")
-    if loss is not None:
-        value = loss(output) if targets is None else loss(output, targets)
-    elif targets is None:
-        return _random_direction(outputs[:1])
-    elif targets.is_floating_point():
-        value = F.mse_loss(outputs[0], targets)
-    else:
-        value = F.cross_entropy(outputs[0], targets)
-    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-        came = f"shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise ValueError(f"diagnose: expected a scalar loss that depends on the model, got {came}")
-    return value
-
-
-def _random_direction(outputs: Sequence[Tensor]) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    total = outputs[0].new_zeros((), dtype=torch.float32)
-    for each in outputs:
-        direction = torch.randn(each.shape, generator=generator).to(each.device)
-        total = total + (each.float() * direction).sum() / math.sqrt(each.numel())
-    return total

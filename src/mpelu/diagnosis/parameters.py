@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import learnable_parameters
-from mpelu.diagnosis.findings import Finding
+from mpelu.diagnosis.finding import Finding, listed
 
 MOST_STEPS = 1e5
 """An activation's parameter hardly moves if a change by a tenth takes more steps than this."""
@@ -32,10 +32,10 @@ def stuck_parameters(
     parameters = dict(model.named_parameters())
     frozen = [name for name, each in parameters.items() if not each.requires_grad]
     if frozen:
-        yield _remark(f"{_listed(frozen)} don't require gradients, so they don't learn")
+        yield _remark(f"{_names(frozen)} don't require gradients, so they don't learn")
     unused = [name for name, each in gradients.items() if each is None]
     if unused:
-        yield _remark(f"{_listed(unused)} have no gradient: no output depends on them")
+        yield _remark(f"{_names(unused)} have no gradient: no output depends on them")
     learned = {each.name for each in learnable_parameters(model)}
     still = [
         name
@@ -45,7 +45,7 @@ def stuck_parameters(
     if still:
         yield Finding(
             kind="parameters",
-            text=f"{_listed(still)} have gradient zero everywhere, so they don't learn",
+            text=f"{_names(still)} have gradient zero everywhere, so they don't learn",
             layer=still[0],
         )
     if optimizer is not None:
@@ -65,14 +65,14 @@ def _optimized(
     if missing:
         yield Finding(
             kind="parameters",
-            text=f"{_listed(missing)} aren't in the optimizer, so they don't learn",
+            text=f"{_names(missing)} aren't in the optimizer, so they don't learn",
             layer=missing[0],
         )
     unmoved = [name for name in trained if groups.get(id(parameters[name]), {}).get("lr") == 0]
     if unmoved:
         yield Finding(
             kind="parameters",
-            text=f"{_listed(unmoved)} have learning rate 0, so they don't learn",
+            text=f"{_names(unmoved)} have learning rate 0, so they don't learn",
             layer=unmoved[0],
         )
     slow, decayed = [], []
@@ -88,14 +88,14 @@ def _optimized(
     if slow:
         yield Finding(
             kind="parameters",
-            text=f"{_listed(slow)} hardly move: with this learning rate, a change by a tenth takes "
+            text=f"{_names(slow)} hardly move: with this learning rate, a change by a tenth takes "
             f"more than {MOST_STEPS:,.0f} steps; mpelu.param_groups gives them a rate of their own",
             layer=slow[0],
         )
     if decayed:
         yield Finding(
             kind="parameters",
-            text=f"{_listed(decayed)} are pulled to 0 by weight decay more than the loss moves "
+            text=f"{_names(decayed)} are pulled to 0 by weight decay more than the loss moves "
             "them; mpelu.param_groups(..., decay_mult=0) leaves it out",
             layer=decayed[0],
         )
@@ -127,6 +127,5 @@ def _remark(text: str) -> Finding:
     return Finding(kind="remark", text=text)
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(f"`{name}`" for name in names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+def _names(names: list[str]) -> str:
+    return listed([f"`{name}`" for name in names])

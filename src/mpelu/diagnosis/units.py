@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +12,8 @@ from torch import Tensor, nn
 
 from mpelu.activations import TABLE, describe, find_activation
 from mpelu.activations.elementwise import LINEAR
+from mpelu.diagnosis.clipping import CalledActivation, Function, clipping_of, with_slopes
+from mpelu.diagnosis.moments import is_measurable
 from mpelu.graph import Call, name_of
 from mpelu.graph.probe import isolated
 
@@ -27,34 +28,47 @@ _NAMES = {name.lower() for name in nn.modules.activation.__all__} | {
 }
 _NO_ACTIVATIONS = {"identity", "softmax", "softmin", "logsoftmax", "softmax2d", "glu"}
 
-Function = Callable[[Tensor], Tensor]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitShares:
     """Shares of an activation's units, between 0 and 1."""
 
     dead: float
-    saturated: float | None
-    linear: float
+    saturated: float | None = None
+    linear: float | None = None
 
 
-def activation_of(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function | None:
-    """The elementwise function that a call applies to its first argument, or None."""
-    values = args[0] if args else next(iter(kwargs.values()), None)
-    if not isinstance(values, Tensor) or not values.is_floating_point() or values.dim() < 2:
-        return None
+def activation_of(
+    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> CalledActivation | None:
+    """The activation that a call applies to a tensor, or None.
+
+    It is known by its class or name. Any other function is one if it is found to be elementwise
+    with a flat part, such as clamp(min=0).
+    """
     target = call.target
+    if target is None:
+        return None
+    values: Any = args[0] if args else next(iter(kwargs.values()), None)
     if isinstance(target, nn.Module):
         if find_activation(target) is None and type(target).__name__.lower() not in _NAMES:
-            return None
+            is_own = not type(target).__module__.startswith("torch.nn")
+            return clipping_of(isolated(target), args, kwargs) if is_own else None
         function = describe(target)
-        return None if function is None or function is LINEAR else isolated(target)
+        if function is None or function is LINEAR or not _is_batch(values):
+            return None
+        return CalledActivation(isolated(target), values)
     plain = re.sub("_", "", name_of(target)).lower()
-    if target is None or plain not in _NAMES - _NO_ACTIVATIONS or not args:
+    if plain not in _NAMES:
+        return clipping_of(target, args, kwargs)
+    if plain in _NO_ACTIVATIONS or not args or not _is_batch(values):
         return None
     # A copy of the input is passed, so in place is harmless.
-    return partial(_called, target, args[1:], kwargs)
+    return CalledActivation(partial(_called, target, args[1:], kwargs), values)
+
+
+def _is_batch(values: Any) -> bool:
+    return isinstance(values, Tensor) and values.dim() > 1 and is_measurable(values)
 
 
 def _called(target: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], values: Tensor) -> Tensor:
@@ -62,25 +76,26 @@ def _called(target: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], values: 
     return found
 
 
-def shares_of(function: Function, values: Tensor, axis: int) -> UnitShares:
+def shares_of(activation: CalledActivation, axis: int) -> UnitShares:
     """The shares over all inputs of each unit.
 
     Args:
-        function: elementwise, with the shapes of `values`.
-        values: the activation's inputs.
+        activation: elementwise, with the shapes of its values.
         axis: dimension of the units.
     """
-    values = values.detach()
-    outputs, slopes = _with_slopes(function, values)
-    by_unit = [_by_unit(each, axis) for each in (values, outputs, slopes)]
-    inputs, results, steep = by_unit
+    function, values = activation.function, activation.values.detach()
+    outputs, slopes = with_slopes(function, values)
+    results, steep = _by_unit(outputs, axis), _by_unit(slopes, axis)
     is_dead = (steep == 0).all(1) & (results.amin(1) == results.amax(1))
+    if not activation.is_known:
+        return UnitShares(dead=_share(is_dead))
     flat = (steep.abs() < FLAT_SLOPE).double().mean(1)
     is_saturated = (flat >= 0.5) & ~is_dead
+    is_linear = _is_linear(_by_unit(values, axis), results)
     return UnitShares(
-        dead=is_dead.double().mean().item(),
+        dead=_share(is_dead),
         saturated=None if _is_one_sided(function, values, axis) else _share(is_saturated),
-        linear=_share(_is_linear(inputs, results) & ~is_dead),
+        linear=_share(is_linear & ~is_dead),
     )
 
 
@@ -88,21 +103,14 @@ def _share(units: Tensor) -> float:
     return units.double().mean().item()
 
 
-def _with_slopes(function: Function, values: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad():
-        leaf = values.clone().requires_grad_()
-        outputs = function(leaf * 1)  # a copy, because the function may work in place
-        (slopes,) = torch.autograd.grad(outputs.sum(), leaf)
-    return outputs.detach(), slopes
-
-
 def _by_unit(values: Tensor, axis: int) -> Tensor:
-    return values.double().movedim(axis, 0).flatten(1)
+    return values.movedim(axis, 0).flatten(1)
 
 
 def _is_linear(inputs: Tensor, outputs: Tensor) -> Tensor:
     """Units whose outputs vary, and are a line over their inputs."""
-    x, y = (each - each.mean(1, keepdim=True) for each in (inputs, outputs))
+    x, y = (each.double() for each in (inputs, outputs))
+    x, y = (each - each.mean(1, keepdim=True) for each in (x, y))
     xx, yy, xy = (x * x).sum(1), (y * y).sum(1), (x * y).sum(1)
     rest = yy - xy * xy / xx.clamp(min=torch.finfo(torch.float64).tiny)
     return (yy > 0) & (rest < LINEAR_REST * yy)
@@ -118,5 +126,5 @@ def _is_one_sided(function: Function, values: Tensor, axis: int) -> bool:
     spread = normal.reshape(shape)
     shape = list(spread.shape)
     shape[axis] = units
-    _, slopes = _with_slopes(function, spread.expand(shape))
+    _, slopes = with_slopes(function, spread.expand(shape))
     return bool((slopes.abs() < FLAT_SLOPE).double().mean() > _FLAT_SHARE)
