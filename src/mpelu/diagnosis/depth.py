@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mpelu.diagnosis.finding import Finding, found_at, number
-from mpelu.diagnosis.rows import DiagnosedLayer, Measurement
+from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement, found_at, number
 
 LOST = 1e-6
 """The signal is lost where its variance, or its share of the mean square, falls below this by the

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.diagnosis.findings import findings_of
-from mpelu.diagnosis.losses import Loss
-from mpelu.diagnosis.opening import measure_opened, opened_remarks
+from mpelu.diagnosis.inputs import Loss
 from mpelu.diagnosis.parameters import stuck_parameters
-from mpelu.diagnosis.report import Diagnosis
-from mpelu.diagnosis.sentence import CURABLE, sentence_of
+from mpelu.diagnosis.remarks import class_name, measure_opened, opened_remarks, unseen_remarks
+from mpelu.diagnosis.report import CURABLE, Diagnosis, sentence_of
 from mpelu.diagnosis.trials import Trial, trials_of
-from mpelu.diagnosis.unseen import class_name, unseen_remarks
 from mpelu.graph import Inputs, unwrap
 from mpelu.init.model import check_inputs, check_model, input_error, reason
 

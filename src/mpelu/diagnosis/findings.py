@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 
 from mpelu.diagnosis.depth import gradient_finding, signal_finding
-from mpelu.diagnosis.finding import Finding, found_at, number
 from mpelu.diagnosis.inputs import InputScale
-from mpelu.diagnosis.rows import Measurement
+from mpelu.diagnosis.rows import Finding, Measurement, found_at, number
 
 LARGEST_INPUT = 1e6
 """Inputs are too large where their variance or mean square exceeds this; bytes have 2e4."""

@@ -11,9 +11,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from mpelu.diagnosis.inputs import InputScale, batch_size, input_scale, scale_of
-from mpelu.diagnosis.losses import Loss, differentiable, loss_of, random_direction
-from mpelu.diagnosis.moments import is_measurable, mean_square, moments
+from mpelu.diagnosis.inputs import (
+    InputScale,
+    Loss,
+    batch_size,
+    differentiable,
+    input_scale,
+    is_measurable,
+    loss_of,
+    mean_square,
+    moments,
+    random_direction,
+    scale_of,
+)
 from mpelu.diagnosis.rows import DiagnosedLayer, Measurement
 from mpelu.diagnosis.structure import followed_calls, gate_calls, has_equal_rows
 from mpelu.diagnosis.units import UnitShares, activation_of, shares_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import learnable_parameters
-from mpelu.diagnosis.finding import Finding, listed
+from mpelu.diagnosis.rows import Finding, listed
 
 MOST_STEPS = 1e5
 """An activation's parameter hardly moves if a change by a tenth takes more steps than this."""

@@ -12,8 +12,8 @@ from torch import nn
 
 from mpelu.converting import convert
 from mpelu.diagnosis.findings import findings_of
-from mpelu.diagnosis.losses import Loss
-from mpelu.diagnosis.opening import measure_opened
+from mpelu.diagnosis.inputs import Loss
+from mpelu.diagnosis.remarks import measure_opened
 from mpelu.diagnosis.rows import Measurement, gradient_ratio
 from mpelu.graph import Inputs
 from mpelu.init.initialize import initialize_

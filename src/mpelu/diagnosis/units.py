@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from mpelu.activations import TABLE, describe, find_activation
 from mpelu.activations.elementwise import LINEAR
-from mpelu.diagnosis.clipping import CalledActivation, Function, clipping_of, with_slopes
-from mpelu.diagnosis.moments import is_measurable
+from mpelu.diagnosis.inputs import is_measurable
+from mpelu.diagnosis.structure import CalledActivation, Function, clipping_of, with_slopes
 from mpelu.graph import Call, name_of
 from mpelu.graph.probe import isolated
 

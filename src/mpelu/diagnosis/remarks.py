@@ -1,4 +1,4 @@
-"""Weights that start at zero by design, which hide everything before them."""
+"""What a diagnosis has to say besides: weights that start at zero, and parts that aren't seen."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpelu.diagnosis.finding import Finding
-from mpelu.diagnosis.losses import Loss
+from mpelu.diagnosis.inputs import Loss
 from mpelu.diagnosis.measure import measure
-from mpelu.diagnosis.rows import Measurement
+from mpelu.diagnosis.rows import Finding, Measurement, listed
 from mpelu.graph import Inputs
 
 _OPENED_STD = 0.02
@@ -62,3 +61,27 @@ def opened_remarks(opened: list[str]) -> Iterator[Finding]:
         text=f"`{opened[0]}`{more} {'start' if several else 'starts'} at zero, as is common, and "
         f"{'get' if several else 'gets'} a gradient; it was measured with small values instead",
     )
+
+
+_UNSEEN = (torch.jit.ScriptModule, nn.RNNBase, nn.RNNCellBase, nn.Bilinear)
+"""Classes whose calls inside aren't watched, and that aren't layers of one weight."""
+
+
+def unseen_remarks(model: nn.Module) -> Iterator[Finding]:
+    """Names the parts with parameters that no row is about."""
+    names: list[str] = []
+    texts = []
+    for name, module in model.named_modules():
+        is_inside = any(name.startswith(f"{each}.") for each in names)
+        has_parameters = any(True for _ in module.parameters())
+        if isinstance(module, _UNSEEN) and has_parameters and not is_inside:
+            names.append(name)
+            texts.append(f"`{name}` ({class_name(module)})")
+    if texts:
+        verb = "was" if len(texts) == 1 else "were"
+        yield Finding(kind="remark", text=f"{listed(texts)} {verb} not looked into")
+
+
+def class_name(module: nn.Module) -> str:
+    """Also of what was scripted or traced."""
+    return str(getattr(module, "original_name", type(module).__name__))
