@@ -571,3 +571,9 @@ def test_a_variance_is_exact_beside_a_large_mean() -> None:
     output = model[0](inputs)
     assert row.signal == pytest.approx(output.var(0).mean().item(), rel=1e-9)
     assert row.variance == pytest.approx(output.var(correction=0).item(), rel=1e-9)
+
+
+def test_one_sample_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(ValueError, match="expected at least two samples, got one"):
+        mpelu.diagnose(model, torch.randn(1, 4))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.diagnosis.findings import findings_of
-from mpelu.diagnosis.inputs import Loss
+from mpelu.diagnosis.inputs import Loss, batch_size
 from mpelu.diagnosis.parameters import stuck_parameters
 from mpelu.diagnosis.remarks import class_name, measure_opened, opened_remarks, unseen_remarks
 from mpelu.diagnosis.report import CURABLE, Diagnosis, sentence_of
@@ -60,6 +60,8 @@ def diagnose(
     model = unwrap(model)
     check_model("diagnose", model, None)
     check_inputs("diagnose", example_inputs)
+    if batch_size(example_inputs) < 2:  # the signal is what differs between samples
+        raise ValueError("diagnose: expected at least two samples, got one")
     say = progress or (lambda text: None)
     with torch.random.fork_rng(devices=_gpus(model)):
         probe = _copied(model)

@@ -49,7 +49,8 @@ def _healthy(measured: Measurement) -> str:
     if ratio is not None:
         parts.append(f"the first weights matter {number(ratio)} times as much as the last")
     if dead:
-        parts.append(f"at most {max(dead):.0%} of an activation's units are dead")
+        share = f"at most {max(dead):.0%} of an activation's units are dead"
+        parts.append(share if max(dead) > 0 else "no unit of any activation is dead")
     return "; ".join(parts)
 
 
