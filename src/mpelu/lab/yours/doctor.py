@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +17,14 @@ from mpelu.diagnosis.samples import random_samples
 from mpelu.lab import references
 from mpelu.lab.config import Config
 from mpelu.lab.environment import describe_machine
-from mpelu.lab.errors import UserError, one_line, plural
+from mpelu.lab.errors import UserError, listed, one_line, plural
 from mpelu.lab.inspecting.inspection import initial_network
 from mpelu.lab.reporting import write_report
 from mpelu.lab.run import files
 from mpelu.lab.studies import results
 from mpelu.lab.studies.drawing import draw
 from mpelu.lab.studies.results import Cell, Plot, Result, Series
+from mpelu.models import registry
 
 DIAGNOSIS = "diagnosis.json"
 _MOST_SAMPLES, _FEWEST_SAMPLES = 32, 4
@@ -33,23 +35,29 @@ Say = Callable[[str], None]
 
 
 def diagnose_model(
-    name: str, shapes: Sequence[Sequence[int]], samples: int | None, say: Say
+    name: str,
+    shapes: Sequence[Sequence[int]],
+    samples: int | None,
+    say: Say,
+    options: Mapping[str, Any],
 ) -> tuple[Diagnosis, str]:
     """The diagnosis of what a factory returns, on random inputs, and what they were.
 
     Args:
-        name: package.module:factory, called without arguments, or a network of `mpelu.models`.
+        name: package.module:factory, or a network of `mpelu.models`.
         shapes: of the inputs, without the batch. Inputs are real numbers, or tokens if the model
             takes no real numbers.
         samples: size of the batch; None for one that suits the shapes.
         say: receives a line for each step.
+        options: keyword arguments of the model. If the only input is an image, its channels and
+            size are passed too, to a model that takes them.
 
     Raises:
         UserError: if there is no such model, or it can't take the inputs.
     """
     if samples is not None and samples < 2:
         raise UserError(f"expected a number >= 2, got {samples}", field="samples")
-    model = _model(name)
+    model = _model(name, options, _image_facts(shapes))
     count = samples or _samples_for(shapes)
     real = tuple(random_samples(shape, count, seed=i) for i, shape in enumerate(shapes))
     errors = []
@@ -84,18 +92,50 @@ def diagnose_config(config: Config, samples: int | None, say: Say) -> tuple[Diag
     return found, f"{plural(len(images), 'image')} of {config.data}"
 
 
-def _model(name: str) -> nn.Module:
+def _image_facts(shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """What the shape of an image says: its channels, and its size if it is a square."""
+    if len(shapes) != 1 or len(shapes[0]) != 3:
+        return {}
+    channels, height, width = shapes[0]
+    return {"in_channels": channels, **({"input_size": height} if height == width else {})}
+
+
+def _model(name: str, options: Mapping[str, Any], facts: Mapping[str, int]) -> nn.Module:
+    offered = {key: value for key, value in facts.items() if key not in options}
     if references.is_reference(name):
-        model = references.call("model", name)
+        factory = references.load("model", name)
+        _check_options(name, factory, options, offered)
+        model = references.call("model", name, offered=offered, **options)
         if not isinstance(model, nn.Module):
             raise UserError(
                 f"{name}: expected a torch.nn.Module, got {type(model).__name__}", field="model"
             )
         return model
     try:
-        return mpelu.models.create(name)
-    except ValueError as error:
+        family, _ = registry.find(name)
+        taken = {
+            key: value for key, value in offered.items() if references.takes(family.build, key)
+        }
+        return mpelu.models.create(name, **taken, **options)
+    except (ValueError, TypeError) as error:
         raise UserError(one_line(error), field="model") from error
+
+
+def _check_options(
+    name: str, factory: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any]
+) -> None:
+    """Raises UserError for options that a factory doesn't take, and those that it lacks."""
+    for key in options:
+        if not references.takes(factory, key):
+            raise UserError(f"{name} takes no argument {key}", field="model_options")
+    lacking = [each for each in references.required(factory) if each not in {*options, *offered}]
+    if lacking:
+        values = " ".join(f"{each}=VALUE" for each in lacking)
+        raise UserError(
+            f"{name} needs {listed(lacking, 'and')}; give {'them' if lacking[1:] else 'it'} with "
+            f"--model-options {values}",
+            field="model",
+        )
 
 
 def _samples_for(shapes: Sequence[Sequence[int]]) -> int:
