@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
@@ -87,8 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
     }
     if config is None:
         trust = trusted(arguments)
-        return resume(arguments.resume, changes=values, trust=trust, **how).exit_code
-    return train(config, arguments.out or default_directory(config), **how).exit_code
+        outcome = resume(arguments.resume, changes=values, trust=trust, **how)
+    else:
+        outcome = train(config, arguments.out or default_directory(config), **how)
+    if arguments.quiet and outcome.state == "diverged":
+        print(outcome.message, file=sys.stderr)
+    return outcome.exit_code
 
 
 def default_directory(config: Config) -> Path:
