@@ -275,7 +275,8 @@ def _plots(found: Diagnosis) -> tuple[Plot, ...]:
     ]  # fmt: skip
     if units:
         shares = {"dead": "dead", "saturated": "saturated", "linear": "linear"}
-        plots.append(_plot("Units of activations", "share", units, shares, log=False))
+        plot = _plot("Units of activations", "share", units, shares, log=False)
+        plots.append(replace(plot, y_range=(0.0, 1.0)))
     return tuple(plots)
 
 

@@ -183,7 +183,8 @@ def _curves(rows: dict[Arm, SettingRuns], kind: str, quantity: str) -> list[Seri
                     values.setdefault(row["step"], []).append(row[quantity])
         if values:
             steps = sorted(values)
-            found.append(Series(arm.title, steps, [_mean(values[step]) for step in steps]))
+            means = [_mean(values[step]) for step in steps]
+            found.append(Series(arm.title, steps, means, arm.activation))
     return found
 
 
