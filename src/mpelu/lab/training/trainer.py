@@ -154,6 +154,7 @@ class Trainer:
         self.state = State()
         self.writer = RunWriter(run, enabled=world.is_main, write_events=tensorboard)
         self.display = (display or LogDisplay()) if world.is_main else Display()
+        self.display.unit = "epoch" if config.iterations is None else "step"
         self.signals: list[int] = []
         self.seconds = 0.0
         """Spent on steps since the last log entry, without tests and checkpoints."""
