@@ -49,8 +49,9 @@ class Arm:
     def config(self, base: Config) -> Config:
         """The config of the arm's runs."""
         chosen = None if self.activation == OWN else self.activation
-        field = "activation" if self.is_passed else "convert"
-        return replace(base, init=self.init, **{field: chosen})
+        if self.is_passed:
+            return replace(base, activation=chosen, init=self.init)
+        return replace(base, convert=chosen, init=self.init)
 
     @property
     def label(self) -> str:
@@ -243,7 +244,9 @@ def data_of(text: str, data_dir: str | None) -> dict[str, str | None]:
 
 def _check_names(names: Sequence[str], inits: Sequence[str]) -> None:
     for name in names:
-        if name != OWN:
+        if name != OWN and not is_reference(name):
+            choose("activations", name, activations.TABLE, noun="activation")
+        elif name != OWN:
             try:
                 activations.resolve(name)
             except ValueError as error:
