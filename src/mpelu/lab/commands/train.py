@@ -21,7 +21,7 @@ _EXAMPLES = """\
 examples:
   mpelu train --model resnet-20 --activation mpelu --epochs 5 --out runs/first
   mpelu train --resume runs/first --epochs 10
-  mpelu train --preset resnet-cifar --model resnet-110 --data-dir ~/data
+  mpelu train --preset resnet-cifar --model mpelu-resnet-a-110 --data-dir ~/data
 
 presets:
 """
