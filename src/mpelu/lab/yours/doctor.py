@@ -113,7 +113,7 @@ def _model(name: str, options: Mapping[str, Any], facts: Mapping[str, int]) -> n
         return model
     try:
         family, _ = registry.find(name)
-        taken = {
+        taken: dict[str, Any] = {
             key: value for key, value in offered.items() if references.takes(family.build, key)
         }
         return mpelu.models.create(name, **taken, **options)
