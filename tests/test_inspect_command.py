@@ -211,7 +211,7 @@ def test_bad_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_runs_that_are_not_whole(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "model.safetensors").write_bytes(b"torn")
-    assert "model.safetensors can't be read" in refuse([str(run)], capsys)
+    assert "model.safetensors is damaged: its header can't be read" in refuse([str(run)], capsys)
     (run / "model.safetensors").unlink()
     shutil.rmtree(run / "checkpoints")
     assert "expected a readable checkpoint, got none" in refuse([str(run)], capsys)

@@ -180,7 +180,7 @@ def test_many_epochs_are_spread(tmp_path: Path) -> None:
         ),
         ("inspect.json", b"\xff\xfe", "inspect.json can't be read"),
         ("inspect.json", b'{"layers": [1]}', "inspect.json: expected a list of layers"),
-        ("activations/epoch-0001.safetensors", b"junk", "epoch-0001.safetensors can't be read"),
+        ("activations/epoch-0001.safetensors", b"junk", "epoch-0001.safetensors is damaged"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, file: str, content: bytes | None, said: str) -> None:

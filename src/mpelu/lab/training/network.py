@@ -100,6 +100,8 @@ def _about_network(config: Config, text: str) -> UserError:
     field, _, rest = text.partition(": ")
     if field in _OWN_FIELDS:
         return UserError(rest, field=field)
+    if text.startswith(f"{config.model}: unknown option"):
+        return UserError(text, field="model_options")
     if text.startswith(f"{config.model}: input_size"):
         return UserError(f"{text} (use --image-size 32)", field="model")
     for name in ("alpha", "beta"):
