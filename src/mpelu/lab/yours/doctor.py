@@ -14,17 +14,16 @@ from torch import Tensor, nn
 import mpelu
 from mpelu.diagnosis import DiagnosedLayer, Diagnosis
 from mpelu.diagnosis.samples import random_samples
-from mpelu.lab import references
 from mpelu.lab.config import Config
 from mpelu.lab.environment import describe_machine
-from mpelu.lab.errors import UserError, listed, one_line, plural
+from mpelu.lab.errors import UserError, one_line, plural
 from mpelu.lab.inspecting.inspection import initial_network
 from mpelu.lab.reporting import write_report
 from mpelu.lab.run import files
 from mpelu.lab.studies import results
 from mpelu.lab.studies.drawing import draw
 from mpelu.lab.studies.results import Cell, Plot, Result, Series
-from mpelu.models import registry
+from mpelu.lab.yours.building import build_model
 
 DIAGNOSIS = "diagnosis.json"
 _MOST_SAMPLES, _FEWEST_SAMPLES = 32, 4
@@ -57,7 +56,7 @@ def diagnose_model(
     """
     if samples is not None and samples < 2:
         raise UserError(f"expected a number >= 2, got {samples}", field="samples")
-    model = _model(name, options, _image_facts(shapes))
+    model = build_model(name, options, shapes)
     count = samples or _samples_for(shapes)
     real = tuple(random_samples(shape, count, seed=i) for i, shape in enumerate(shapes))
     errors = []
@@ -90,52 +89,6 @@ def diagnose_config(config: Config, samples: int | None, say: Say) -> tuple[Diag
     except ValueError as error:
         raise UserError(one_line(error), field="model") from error
     return found, f"{plural(len(images), 'image')} of {config.data}"
-
-
-def _image_facts(shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """What the shape of an image says: its channels, and its size if it is a square."""
-    if len(shapes) != 1 or len(shapes[0]) != 3:
-        return {}
-    channels, height, width = shapes[0]
-    return {"in_channels": channels, **({"input_size": height} if height == width else {})}
-
-
-def _model(name: str, options: Mapping[str, Any], facts: Mapping[str, int]) -> nn.Module:
-    offered = {key: value for key, value in facts.items() if key not in options}
-    if references.is_reference(name):
-        factory = references.load("model", name)
-        _check_options(name, factory, options, offered)
-        model = references.call("model", name, offered=offered, **options)
-        if not isinstance(model, nn.Module):
-            raise UserError(
-                f"{name}: expected a torch.nn.Module, got {type(model).__name__}", field="model"
-            )
-        return model
-    try:
-        family, _ = registry.find(name)
-        taken: dict[str, Any] = {
-            key: value for key, value in offered.items() if references.takes(family.build, key)
-        }
-        return mpelu.models.create(name, **taken, **options)
-    except (ValueError, TypeError) as error:
-        raise UserError(one_line(error), field="model") from error
-
-
-def _check_options(
-    name: str, factory: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any]
-) -> None:
-    """Raises UserError for options that a factory doesn't take, and those that it lacks."""
-    for key in options:
-        if not references.takes(factory, key):
-            raise UserError(f"{name} takes no argument {key}", field="model_options")
-    lacking = [each for each in references.required(factory) if each not in {*options, *offered}]
-    if lacking:
-        values = " ".join(f"{each}=VALUE" for each in lacking)
-        raise UserError(
-            f"{name} needs {listed(lacking, 'and')}; give {'them' if lacking[1:] else 'it'} with "
-            f"--model-options {values}",
-            field="model",
-        )
 
 
 def _samples_for(shapes: Sequence[Sequence[int]]) -> int:
