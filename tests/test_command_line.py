@@ -116,7 +116,42 @@ def test_help_loads_nothing_slow(arguments: str) -> None:
         ("modles", "unknown command 'modles'; did you mean 'models'?"),
         ("dance", "unknown command 'dance' (see mpelu --help)"),
         ("--vresion", "unknown option --vresion; did you mean --version?"),
-        ("--modle x train", "unknown command 'x' (see mpelu --help)"),
+        ("--modle x train", "unknown option --modle before the command (see mpelu --help)"),
+        (
+            "--epochs 3",
+            "unknown option --epochs before the command; did you mean mpelu train --epochs 3?",
+        ),
+        (
+            "--data digits compare mine:net",
+            "unknown option --data before the command; did you mean mpelu compare --data digits "
+            "mine:net?",
+        ),
+        (
+            "train --device gpu",
+            "--device: unknown value 'gpu'; did you mean 'cuda'? Choose auto, cpu or cuda",
+        ),
+        *(
+            (
+                f"train --{name} {given}",
+                f"--{name}: unknown activation {given!r}; did you mean 'mpelu'? "
+                "(`mpelu train --help` lists them)",
+            )
+            for name in ("activation", "convert")
+            for given in ("mplu", "MPELU")
+        ),
+        (
+            "train --activation mpelu --beta -1",
+            "--beta: MPELU: expected beta >= 1e-06, got -1",
+        ),
+        (
+            "train --activation relu --beta 2",
+            "--beta: expected None, since relu has none; got 2.0",
+        ),
+        (
+            "train --model plain-15",
+            "--model: plain-15: input_size: expected a whole number >= 19, got 8 "
+            "(use --image-size 32)",
+        ),
         ("train --modle resnet-20", "unknown option --modle; did you mean --model?"),
         ("train --modle=resnet-20", "unknown option --modle; did you mean --model?"),
         ("train --epoch 3", "unknown option --epoch; did you mean --epochs?"),
@@ -280,7 +315,8 @@ def test_without_a_package_of_the_lab_the_command_says_how_to_install_it(
     for name in cli.LAB_PACKAGES if missing == "all" else [missing]:
         monkeypatch.setitem(sys.modules, name, None)
     assert refused(command.split(), capsys) == (
-        'the command line needs more packages; install them with: pip install "mpelu[lab]"'
+        "the command line needs more packages; install them in the directory of mpelu with: "
+        'pip install ".[lab]"'
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -67,6 +67,17 @@ class Swish(nn.Module):
         return x * torch.sigmoid(x)
 
 
+def takes(num_classes, in_channels, activation=Swish):
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 8, 3), activation(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, num_classes),
+    )
+
+
+def given(num_classes, in_channels, activation):
+    return takes(num_classes, in_channels, activation)
+
+
 def plain(num_classes, in_channels):
     return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, num_classes))
 """
@@ -173,7 +184,7 @@ def test_the_verdict_says_only_what_the_interval_does() -> None:
     one, base = Arm(activation="mpelu", init="own"), Arm(activation="relu", init="own")
     clear = paired_difference([5.0, 5.2, 4.9], [7.0, 7.1, 7.2])
     assert verdict(one, base, clear).startswith(
-        "MPELU has a lower test error than ReLU: by 2.07 % (between "
+        "MPELU has a lower test error than ReLU: by 2.07 percentage points (between "
     )
     unclear = paired_difference([5.0, 8.0, 6.0], [7.0, 7.1, 5.2])
     said = verdict(one, base, unclear)
@@ -257,6 +268,35 @@ def test_killed_half_way_it_goes_on_and_ends_with_a_verdict(
     )
 
 
+def test_a_factory_that_takes_an_activation_is_given_it(
+    mine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--data", "digits", "--seeds", "1", "--budget", "2 steps", "--train-limit", "32"]
+    few += ["--test-limit", "16", "--jobs", "1", "--quiet"]
+    for name, arms in (("takes", ["own", "mpelu"]), ("given", ["relu", "mpelu"])):
+        names = ",".join(arms)
+        command = ["compare", f"{mine}:{name}", *few, "--activations", names, "--out", name]
+        assert cli.main(command) == 0
+        assert "MPELU" in capsys.readouterr().out
+        for arm in arms:
+            trained = load_network(f"{name}/compare-full/runs/{arm}-seed0", trust=True)
+            assert trained.config.activation == (None if arm == "own" else arm)
+            assert trained.config.convert is None
+            found = sum(isinstance(each, mpelu.MPELU) for each in trained.model.modules())
+            assert found == (arm == "mpelu")
+
+
+def test_help_names_every_initialization_and_the_schedule_in_force(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "own, taylor, exact, critical, deep, msra, xavier, gaussian, lsuv (default: own)" in said
+    assert "package.module:factory (default: cosine)" in said
+    assert "milestones" not in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -270,12 +310,13 @@ def test_killed_half_way_it_goes_on_and_ends_with_a_verdict(
         (["{}:Net", "--data", "digits", "--seeds", "0"], "--seeds: expected a number >= 1"),
         (["{}:Net", "--data", "digits", "--budget", "soon"], "--budget: expected a time such as"),
         (["{}:Net", "--data", "digits", "--budget", "3s"], "--budget: expected time for 10 steps"),
-        (["{}:plain", "--data", "digits"], "convert: expected a model with activations"),
+        (["{}:given", "--data", "digits"], "--activations: {}:given has no activation of its own"),
+        (["{}:plain", "--data", "digits"], "add one, or take it as an argument: def net"),
     ],
 )
 def test_bad_input_is_refused_in_one_line_before_anything_is_written(
     mine: str, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     given = [each.format(mine) for each in arguments]
-    assert said in refused(["compare", *given, "--quiet"], capsys)
+    assert said.format(mine) in refused(["compare", *given, "--quiet"], capsys)
     assert not Path("out").exists()

@@ -46,6 +46,10 @@ class Text(nn.Module):
     def forward(self, x):
         return self.head(self.blocks(self.tokens(x)).mean(1))
 
+def small(num_classes, in_channels, input_size):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * input_size**2, num_classes))
+
 def nothing():
     return 5
 """
@@ -82,6 +86,17 @@ def test_a_healthy_network_ends_with_zero(mine: str, capsys: pytest.CaptureFixtu
     assert first_line([f"{mine}:Text", "--input", "12"], capsys, 0).startswith("healthy: ")
 
 
+def test_a_factory_gets_options_and_what_the_shape_of_an_image_says(
+    mine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"{mine}:small", "--input", "3x8x8", "--model-options", "num_classes=4", "--json"]
+    assert cli.main(["doctor", *arguments]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 1
+    # So does a network of the package, which would be built for other images otherwise.
+    arguments = ["resnet-8", "--input", "1x8x8", "--model-options", "width=4", "--samples", "4"]
+    assert first_line(arguments, capsys, 0).startswith("healthy: ")
+
+
 def test_json_figure_and_page(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [f"{mine}:gaussian", "--input", "3x8x8", "--json", "--out", "found"]
     assert cli.main(["doctor", *arguments]) == 1
@@ -107,6 +122,12 @@ def test_json_figure_and_page(mine: str, capsys: pytest.CaptureFixture[str]) -> 
         (["{}:sigmoid", "--input", "3xa"], "--input: expected a shape such as 3x224x224"),
         (["{}:sigmoid", "--input", "7"], "--input: expected inputs the model can run on"),
         (["{}:sigmoid", "--input", "32", "--samples", "1"], "--samples: expected a number >= 2"),
+        (["{}:small", "--input", "3x8x8"], "with --model-options num_classes=VALUE"),
+        (
+            ["{}:small", "--input", "192"],
+            "needs num_classes, in_channels and input_size; give them with --model-options",
+        ),
+        (["{}:sigmoid", "--input", "32", "--model-options", "a=1"], "takes no argument a"),
         (["{}:sigmoid", "--input", "32", "--seed", "1"], "--seed: needs --data"),
         (["resnet-x", "--input", "3x8x8"], "resnet-x"),
     ],

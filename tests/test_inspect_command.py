@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,22 @@ def printed(found: dict[str, Any], width: int = 80) -> str:
         console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def test_the_examples_of_the_help_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["inspect", "--help"])
+    examples = re.findall(r"^  mpelu (inspect --model .*)$", capsys.readouterr().out, re.MULTILINE)
+    assert examples
+    for example in examples:
+        cli.main([*example.split(), "--images", "8", "--quiet"])
+
+
+def test_images_are_resized_and_cropped_as_in_training(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--image-size", "24", "--crop", "20"]
+    options = ["--model-options", "width=4", "fc_width=8"]
+    cli.main(["inspect", "--model", "plain-15", *options, *sizes, "--images", "8"])
+    assert "plain-15" in capsys.readouterr().out
 
 
 def refuse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -194,7 +211,7 @@ def test_bad_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_runs_that_are_not_whole(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "model.safetensors").write_bytes(b"torn")
-    assert "model.safetensors can't be read" in refuse([str(run)], capsys)
+    assert "model.safetensors is damaged: its header can't be read" in refuse([str(run)], capsys)
     (run / "model.safetensors").unlink()
     shutil.rmtree(run / "checkpoints")
     assert "expected a readable checkpoint, got none" in refuse([str(run)], capsys)

@@ -15,6 +15,7 @@ import pytest
 from report_runs import result, write_all, write_run
 
 import mpelu
+from mpelu.activations import TABLE
 from mpelu.lab.cli import main
 from mpelu.lab.reporting.serve import make_server
 
@@ -377,7 +378,7 @@ def test_figures_are_saved(report: driver.Browser) -> None:
     kind, drawing = report.run(SAVE, "curves-error", "SVG")
     assert kind == "image/svg+xml"
     assert "var(--" not in drawing
-    for expected in ("test error, %", "epoch", "mpelu", 'stroke="rgb(42, 97, 189)"'):
+    for expected in ("test error, %", "epoch", "mpelu", 'stroke="rgb(213, 94, 0)"'):
         assert expected in drawing
     kind, width = report.run(SAVE, "curves-error", "PNG")
     box = report.run("return document.getElementById('curves-error-plot').clientWidth")
@@ -502,6 +503,40 @@ def test_extreme_numbers_are_drawn(window: driver.Browser, tmp_path: Path) -> No
     assert not re.search("NaN|Infinity|undefined", drawn)
     assert window.run("return document.documentElement.scrollWidth") <= 1200
     assert window.log("browser") == []
+
+
+def test_an_activation_has_one_color_on_the_whole_page(
+    window: driver.Browser, tmp_path: Path
+) -> None:
+    lines = [
+        {"name": TABLE[name].label, "activation": name, "x": [1, 2, 3], "y": [3, 2, 1]}
+        for name in ("relu", "mpelu")
+    ]
+    plot = {"title": "Error", "x_label": "step", "y_label": "%", "series": lines}
+    units = {"series": [{"name": "dead", "x": [1, 2], "y": [0, 0]}], "y_range": [0, 1]}
+    (tmp_path / "compare").mkdir()
+    shown = result(plots=[plot, {**units, "title": "Units"}])
+    (tmp_path / "compare" / "result.json").write_text(json.dumps(shown))
+    for name in ("mpelu", "relu", "elu"):
+        write_run(tmp_path / "compare" / "runs" / f"{name}-seed0", activation=name)
+    main(["report", str(tmp_path), "-o", str(tmp_path / "page")])
+    window.open((tmp_path / "page" / "index.html").as_uri())
+    window.wait("return document.documentElement.dataset.drawn")
+    color = "return getComputedStyle(document.querySelector(arguments[0])).stroke"
+
+    def drawn(place: str, series: str) -> str:
+        return str(window.run(color, f"#{place} path[data-series='{series}']"))
+
+    for index, name in enumerate(("relu", "mpelu")):
+        parts = [int(TABLE[name].color[start : start + 2], 16) for start in (1, 3, 5)]
+        expected = f"rgb({parts[0]}, {parts[1]}, {parts[2]})"
+        assert drawn("result-0-plot-0", str(index)) == expected
+        assert drawn("curves-error", f"compare/{name}-seed0") == expected
+    ticks = window.run(
+        "return [...document.querySelectorAll('#result-0-plot-1 .scale.end')]"
+        ".map((tick) => tick.textContent)"
+    )
+    assert (ticks[0], ticks[-1]) == ("0", "1")
 
 
 def test_the_explorer_alone(window: driver.Browser, tmp_path: Path) -> None:

@@ -9,6 +9,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from mpelu.activations import TABLE
+from mpelu.lab.reporting.colors import activation_styles
+from mpelu.lab.studies.drawing import looks
+from mpelu.lab.studies.results import Series
+
 # Linear RGB as seen without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1).
 SIGHTS = {
     "all cones": np.eye(3),
@@ -89,3 +94,32 @@ def test_lines_and_text_are_clear_of_the_background() -> None:
             ("high-ink", "high"),
         ):
             assert contrast(theme[ink], theme[ground]) > 4.5
+
+
+def test_activations_have_the_color_of_the_table_and_are_seen_in_the_dark() -> None:
+    style = activation_styles()
+    light, dark, preferred = (
+        dict(re.findall(r"--c-(\w+): (#\w{6})", block)) for block in style.split("\n")[:3]
+    )
+    assert light == {name: record.color for name, record in TABLE.items()}
+    assert dark == preferred
+    assert dark.keys() == light.keys()
+    for color in dark.values():
+        assert contrast(color, themes()[1]["paper"]) > 3.9
+    for name in TABLE:
+        assert f".c-{name} {{" in style
+
+
+def test_a_figure_draws_activations_in_the_color_of_the_table() -> None:
+    def colors(*names: str) -> list[str]:
+        return [color for color, _ in looks([Series(name, [1], [1], name) for name in names])]
+
+    assert colors("relu", "mpelu") == [TABLE["relu"].color, TABLE["mpelu"].color]
+    assert colors("mpelu", "relu") == [TABLE["mpelu"].color, TABLE["relu"].color]
+    own, other = colors("", "prelu")
+    assert own != other == TABLE["prelu"].color
+    # The same activation again has another style; too often, and all lines take turns.
+    again = looks([Series(f"{i}", [1], [1], "elu") for i in range(4)])
+    assert len(set(again)) == 4
+    assert {color for color, _ in again} == {TABLE["elu"].color}
+    assert len({color for color, _ in looks(5 * [Series("", [1], [1], "elu")])}) == 5

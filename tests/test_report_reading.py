@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 from torch import nn
 
 import mpelu
+from mpelu.lab.config import Config
 from mpelu.lab.reporting import collection
 from mpelu.lab.reporting.collection import Cache, collect, problems, shortest_names
 from mpelu.lab.reporting.curves import MOST_POINTS, downsample
@@ -179,7 +180,7 @@ def test_many_epochs_are_spread(tmp_path: Path) -> None:
         ),
         ("inspect.json", b"\xff\xfe", "inspect.json can't be read"),
         ("inspect.json", b'{"layers": [1]}', "inspect.json: expected a list of layers"),
-        ("activations/epoch-0001.safetensors", b"junk", "epoch-0001.safetensors can't be read"),
+        ("activations/epoch-0001.safetensors", b"junk", "epoch-0001.safetensors is damaged"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, file: str, content: bytes | None, said: str) -> None:
@@ -195,6 +196,14 @@ def test_settings_and_speed_of_a_run(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", epochs=5, speed=[100, 900, 200]))
     assert (run["epochs"], run["lr"], run["seed"], run["speed"]) == (5, 0.1, 0, 200)
     assert read_run(write_run(tmp_path / "other", epochs=1))["speed"] is None
+
+
+def test_the_activation_of_a_run_is_the_one_that_it_was_converted_to(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", activation=None)
+    assert (read_run(path)["activation"], read_run(path)["color"]) == ("", "")
+    config = Config(data="cifar10", convert="gelu", epochs=20)
+    (path / "config.json").write_text(config.to_json())
+    assert (read_run(path)["activation"], read_run(path)["color"]) == ("gelu", "gelu")
 
 
 def test_images_in_a_directory_are_named_after_it(tmp_path: Path) -> None:

@@ -212,6 +212,24 @@ def test_predict_prints_the_likeliest_classes(
     ]
 
 
+def test_what_is_no_image_and_no_weights_is_told_in_words(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "README.md"
+    text.write_text("# Not an image\n")
+    said = refused(["predict", str(run), str(text)], capsys)
+    assert said == f"{text}: expected an image, got a file that isn't one"
+    said = refused(["predict", str(run), str(tmp_path)], capsys)
+    assert said == f"{tmp_path}: expected an image, got a directory"
+    damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(bytes([8, 0, 0, 0, 0, 0, 0, 0]) + b"scrambled")
+    expected = "model.safetensors is damaged: its header can't be read"
+    assert expected in refused(["eval", str(damaged)], capsys)
+    assert cli.main(["verify", str(damaged)]) == 1
+    assert f"  {expected}\n" in capsys.readouterr().out
+
+
 def test_eval_downloads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -188,9 +188,9 @@ def test_errors_about_a_run_s_config_name_the_run(
 ) -> None:
     config = files.read_json(run / "config.json")
     files.write_json(run / "config.json", {**config, "model_options": {"depth": "deep"}})
-    assert refused(["eval", str(run)], capsys).startswith(f"{run}: resnet-8: unknown option")
+    assert refused(["eval", str(run)], capsys).startswith(f"{run}: model_options: resnet-8: ")
     files.write_json(run / "status.json", {**status(run), "state": "interrupted"})
-    with pytest.raises(UserError, match=f"^{run}: resnet-8: unknown option"):
+    with pytest.raises(UserError, match=f"^{run}: model_options: resnet-8: unknown option"):
         resume(run)
 
 

@@ -18,7 +18,7 @@ from mpelu.lab.studies import executors
 from mpelu.lab.studies.job import Job, perform
 
 needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray isn't installed: pip install 'mpelu[ray]'"
+    importlib.util.find_spec("ray") is None, reason="Ray isn't installed: pip install '.[ray]'"
 )
 
 LONG = Config(
@@ -67,7 +67,7 @@ def test_without_ray_one_line_tells_how_to_get_it(
         cli.main(["reproduce", "lsuv", *arguments])
     assert caught.value.code == 2
     assert (
-        "executor: Ray isn't installed; install it with: pip install 'mpelu[ray]'"
-        in capsys.readouterr().err
+        "executor: Ray isn't installed; install it in the directory of mpelu with: "
+        "pip install '.[ray]'" in capsys.readouterr().err
     )
     assert list(tmp_path.iterdir()) == []

@@ -79,6 +79,33 @@ def test_each_test_has_a_line_within_80_columns(capsys: pytest.CaptureFixture[st
     assert len(printed) <= 80
 
 
+def test_a_run_in_iterations_counts_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(small(epochs=None, iterations=8, test_every=3), tmp_path / "run", display=Lines())
+    said = capsys.readouterr().out
+    assert "8 steps (1.6 epochs)" in said
+    tests = [line.partition(":")[0] for line in said.splitlines() if ": train loss" in line]
+    assert tests == ["step 3", "step 6", "step 8"]
+    train(small(epochs=1), tmp_path / "other", display=Lines())
+    said = capsys.readouterr().out
+    assert "5 steps in 1 epoch" in said
+    assert "\nepoch 1: train loss" in said
+
+
+def test_settings_are_folded_to_the_terminal_and_name_the_device_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    config = small(epochs=1, activation=None, convert="gelu", device="cpu")
+    train(config, tmp_path / "run", display=Lines())
+    settings = capsys.readouterr().out.partition("writing to")[0].splitlines()
+    assert max(map(len, settings)) <= 80
+    assert [line[16:] for line in settings if line.startswith(" ")]
+    assert " ".join(" ".join(settings).split()).count("cpu") == 1
+    assert "in place of the network's own gelu" in " ".join(" ".join(settings).split())
+
+
 def terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> io.StringIO:
     output = io.StringIO()
     console = rich.console.Console

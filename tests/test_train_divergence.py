@@ -9,6 +9,7 @@ import pytest
 import torch
 from train_helpers import small, status
 
+from mpelu.lab import cli
 from mpelu.lab.run import checkpoint
 from mpelu.lab.training import network
 from mpelu.lab.training.launch import train
@@ -21,7 +22,7 @@ def test_divergence_names_step_module_and_quantity(tmp_path: Path, lr: float) ->
         activation="relu", model="nopre-nobn-resnet-11", lr=lr, checkpoint_every=1, epochs=20
     )
     outcome = train(config, run)
-    assert (outcome.state, outcome.exit_code) == ("diverged", 0)
+    assert (outcome.state, outcome.exit_code) == ("diverged", 1)
     told = status(run)
     where = told["diverged"]
     assert told["state"] == "diverged"
@@ -81,3 +82,17 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.Monke
     outcome = train(small(), tmp_path / "run")
     expected = "diverged at step 1: the gradient of blocks.1.branch.0 isn't finite"
     assert outcome.message == expected
+
+
+def test_the_command_ends_with_1_and_so_does_its_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    settings = ["--model", "nopre-nobn-resnet-11", "--activation", "relu", "--lr", "1e9"]
+    settings += ["--train-limit", "96", "--test-limit", "32", "--batch-size", "32"]
+    assert cli.main(["train", *settings, "--threads", "1", "--out", run]) == 1
+    assert "diverged at step" in capsys.readouterr().out
+    assert cli.main(["train", "--resume", run]) == 1
+    assert "has already ended: diverged at step" in capsys.readouterr().out
+    assert cli.main(["train", "--resume", run, "--quiet"]) == 1
+    assert capsys.readouterr().err.startswith("diverged at step")

@@ -83,6 +83,6 @@ def test_a_place_that_can_not_be_written(tmp_path: Path) -> None:
 
 def test_tensorboard_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UserError, match=r"mpelu\[tensorboard\]"):
+    with pytest.raises(UserError, match=r"pip install '\.\[tensorboard\]'"):
         train(small(), tmp_path / "run", tensorboard=True)
     assert list(tmp_path.iterdir()) == []

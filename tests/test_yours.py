@@ -142,6 +142,22 @@ def test_a_study_of_ones_own(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run("reproduce", "mine:study", "--scale", "full", "--seeds", "2", "--out", "out") == 0
 
 
+def test_a_study_of_ones_own_has_a_smoke_test_and_no_column_of_the_paper(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (here / "mine.py").read_text().replace("iterations=2,", "epochs=9,")
+    (here / "mine.py").write_text(source)
+    assert run("reproduce", "mine:study", "--scale", "smoke", "--out", "out", "--jobs", "1") == 0
+    said = capsys.readouterr().out
+    assert "SMOKE TEST" in said
+    assert "paper" not in said
+    assert "finished after 3 steps" in said
+    found = json.loads(Path("out/mine-smoke/result.json").read_text())
+    assert found["smoke"] is True
+    assert found["header"] == ["network", "measured, test error %", "n", "diverged"]
+    assert found["compare"] == []
+
+
 @pytest.mark.parametrize(
     "values",
     [

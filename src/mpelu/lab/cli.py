@@ -106,6 +106,8 @@ def _run(arguments: Sequence[str]) -> int:
     parser.add_argument("--version", action="version", version=f"mpelu {__version__}")
     name = next((each for each in arguments if not each.startswith("-")), None)
     if name is not None and name not in COMMANDS:
+        if arguments[0].startswith("-"):
+            raise _option_first(arguments)
         close = closest(name, COMMANDS)
         hint = f"; did you mean {close!r}?" if close else " (see mpelu --help)"
         raise UserError(f"unknown command {name!r}{hint}")
@@ -131,13 +133,28 @@ def _run(arguments: Sequence[str]) -> int:
         raise UserError(str(error)) from error  # a field that was read from a file
 
 
+def _option_first(arguments: Sequence[str]) -> UserError:
+    """What to say about an option before the command."""
+    from mpelu.lab.config import FIELDS
+    from mpelu.lab.errors import flag
+
+    option = arguments[0].partition("=")[0]
+    hint = " (see mpelu --help)"
+    if option in map(flag, FIELDS):
+        others = [each for each in arguments if each not in COMMANDS]
+        command = next((each for each in arguments if each in COMMANDS), "train")
+        hint = f"; did you mean mpelu {command} {' '.join(others)}?"
+    return UserError(f"unknown option {option} before the command{hint}")
+
+
 def _check_packages() -> None:
     """Raises UserError if a package that some command needs isn't installed."""
     from importlib.util import find_spec
 
     if any(find_spec(package) is None for package in LAB_PACKAGES):
         raise UserError(
-            'the command line needs more packages; install them with: pip install "mpelu[lab]"'
+            "the command line needs more packages; install them in the directory of mpelu with: "
+            'pip install ".[lab]"'
         )
 
 

@@ -8,6 +8,10 @@ _LISTED = 8
 """Up to this many choices are listed in full."""
 
 
+_SYNONYMS = {"gpu": "cuda"}
+"""Names that people use for something else than what is spelled like them."""
+
+
 class UserError(ValueError):
     """Bad input, a missing file, a full disk: one line that says what was expected and what came.
 
@@ -76,10 +80,15 @@ def closest(value: str, names: Iterable[str]) -> str | None:
     Example:
         >>> closest("resnet-2O", ["resnet-20", "resnet-110"])
         'resnet-20'
+        >>> closest("MPELU", ["relu", "mpelu"]), closest("gpu", ["cpu", "cuda"])
+        ('mpelu', 'cuda')
     """
     from difflib import get_close_matches  # slow to import, and rarely needed
 
-    return next(iter(get_close_matches(value, list(names), n=1)), None)
+    plain = {name.lower(): name for name in names}
+    meant = _SYNONYMS.get(value.lower())
+    found = [meant] if meant in plain else get_close_matches(value.lower(), plain, n=1)
+    return plain[found[0]] if found else None
 
 
 def listed(names: Iterable[str], conjunction: str = "or") -> str:

@@ -114,6 +114,25 @@ def takes(factory: Callable[..., Any], argument: str) -> bool:
     )
 
 
+def required(factory: Callable[..., Any]) -> list[str]:
+    """The arguments that a callable can't be called without.
+
+    Example:
+        >>> required(lambda width, depth=2: None)
+        ['width']
+    """
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # a callable without a signature
+        return []
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        each.name
+        for each in parameters
+        if each.default is inspect.Parameter.empty and each.kind not in several
+    ]
+
+
 def check_trusted(
     run: object,
     references: Mapping[str, str],

@@ -19,12 +19,15 @@ from mpelu.lab.commands.reproduce import (
     execution_of,
     terminable,
 )
+from mpelu.lab.config import INIT
 from mpelu.lab.errors import UserError
+from mpelu.lab.schedules import SCHEDULES
 
 _FIELDS = (
-    "data_dir", "model_options", "batch_size", "optimizer", "lr", "weight_decay", "schedule",
-    "warmup", "augment", "train_limit", "test_limit",
+    "data_dir", "model_options", "batch_size", "optimizer", "lr", "weight_decay", "warmup",
+    "augment", "train_limit", "test_limit",
 )  # fmt: skip
+_SCHEDULES = [name for name in SCHEDULES if name != "steps"]  # there are no --milestones
 _EXAMPLES = """\
 examples:
   mpelu compare mine:net --data digits --activations relu,mpelu --budget 5m
@@ -55,8 +58,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--inits", default="own", metavar="LIST",
-        help="initializations, each for every activation: own, exact, taylor, msra, xavier, "
-        "gaussian, lsuv (default: own)",
+        help=f"initializations, each for every activation: {', '.join(INIT)} (default: own)",
     )  # fmt: skip
     parser.add_argument(
         "--seeds", type=int, default=5, metavar="N", help="runs per activation (default: 5)"
@@ -71,7 +73,13 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="print only the verdict")
     add_execution(parser, "one per core")
-    add_config(parser.add_argument_group("training, the same for all"), _FIELDS)
+    training = parser.add_argument_group("training, the same for all")
+    add_config(training, _FIELDS)
+    training.add_argument(
+        "--schedule", default="cosine", metavar="NAME",
+        help=f"learning rate schedule: {', '.join(_SCHEDULES)} or package.module:factory "
+        "(default: cosine)",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -84,8 +92,6 @@ def run(arguments: argparse.Namespace) -> int:
     fields = given(arguments)
     for name in ("model", "data"):  # not the options of a run
         fields.pop(name, None)
-    if "schedule" not in fields:
-        fields["schedule"] = "cosine"
     place = comparison.data_of(arguments.data, fields.pop("data_dir", None))
     config = Config(model=arguments.model, **{**fields, **place})
     default = Path("out/compare") / arguments.model.replace(":", ".")

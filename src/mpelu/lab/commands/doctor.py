@@ -12,12 +12,12 @@ from mpelu.lab.errors import UserError
 
 _EXAMPLES = """\
 examples:
-  mpelu doctor mine:net --input 3x224x224
+  mpelu doctor mine:net --input 3x224x224 --model-options num_classes=10
   mpelu doctor torchvision.models:resnet18 --input 3x224x224 --out doctor
   mpelu doctor mine:net --data cifar10 --data-dir ~/data --json
 
 The exit code is 1 if something is wrong."""
-_FIELDS = ("data_dir", "model_options", "activation", "init", "seed")
+_FIELDS = ("data_dir", "activation", "init", "seed")
 
 
 def add(subparsers: Any) -> None:
@@ -37,6 +37,7 @@ def add(subparsers: Any) -> None:
         metavar="SHAPE",
         help="shape of each input without the batch, such as 3x224x224; the values are random",
     )
+    add_config(parser, ["model_options"])
     parser.add_argument(
         "--samples", type=int, metavar="N", help="size of the batch (default: up to 32)"
     )
@@ -58,8 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             f"doctor: expected --input or --data, got {'both' if has_data else 'neither'}"
         )
-    if not has_data and fields:
-        raise UserError("needs --data", field=next(iter(fields)))
+    with_data = [name for name in fields if name != "model_options"]
+    if not has_data and with_data:
+        raise UserError("needs --data", field=with_data[0])
 
     from mpelu.lab.commands.output import console
     from mpelu.lab.tables import make_table
@@ -73,7 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         shapes = [doctor.parse_shape(each) for each in arguments.input]
         found, inputs = doctor.diagnose_model(
-            arguments.model, shapes, arguments.samples, _say(arguments)
+            arguments.model,
+            shapes,
+            arguments.samples,
+            _say(arguments),
+            fields.get("model_options", {}),
         )
     title = f"{arguments.model}, {inputs}"
     page = None if arguments.out is None else doctor.write_page(found, title, arguments.out)

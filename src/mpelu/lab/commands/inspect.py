@@ -18,12 +18,13 @@ from mpelu.lab.errors import UserError, flag
 from mpelu.lab.references import is_reference
 
 _UNTRAINED = (
-    "model_options", "activation", "alpha", "beta", "init", "init_mode", "data", "seed",
+    "model_options", "activation", "alpha", "beta", "init", "init_mode", "data", "image_size",
+    "crop", "seed",
 )  # fmt: skip
 _EXAMPLES = """\
 examples:
   mpelu inspect runs/first --weights best
-  mpelu inspect --model plain-30 --activation mpelu --init exact --data digits"""
+  mpelu inspect --model resnet-20 --activation mpelu --init exact --data digits"""
 
 
 def add(subparsers: Any) -> None:

@@ -33,12 +33,13 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="a study: table1 ... table12, figure1 ... "
-        "figure5, convergence, lsuv, study-...; all for all of the paper; `mpelu list` "
-        "describes them"
+        "figure5, convergence, lsuv, study-..., depth, or package.module:factory; all for all of "
+        "the paper; `mpelu list` describes them"
     )  # fmt: skip
     parser.add_argument(
         "--scale", choices=SCALES, default="small",
-        help="full: the paper's setting; small: at most half an hour per study on two cores; "
+        help="full: the paper's setting; small: at most half an hour per table or figure "
+        "of the paper on two cores; "
         "smoke: a few steps to check that everything runs (default: small)",
     )  # fmt: skip
     parser.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +21,7 @@ _EXAMPLES = """\
 examples:
   mpelu train --model resnet-20 --activation mpelu --epochs 5 --out runs/first
   mpelu train --resume runs/first --epochs 10
-  mpelu train --preset resnet-cifar --model resnet-110 --data-dir ~/data
+  mpelu train --preset resnet-cifar --model mpelu-resnet-a-110 --data-dir ~/data
 
 presets:
 """
@@ -87,8 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
     }
     if config is None:
         trust = trusted(arguments)
-        return resume(arguments.resume, changes=values, trust=trust, **how).exit_code
-    return train(config, arguments.out or default_directory(config), **how).exit_code
+        outcome = resume(arguments.resume, changes=values, trust=trust, **how)
+    else:
+        outcome = train(config, arguments.out or default_directory(config), **how)
+    if arguments.quiet and outcome.state == "diverged":
+        print(outcome.message, file=sys.stderr)
+    return outcome.exit_code
 
 
 def default_directory(config: Config) -> Path:

@@ -192,10 +192,19 @@ def read_image(path: Path, config: Config, *, channels: int) -> Tensor:
         return decode(path, image_size, channels, config.max_pixels)[None]
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except Exception as error:
-        raise UserError(
-            f"{path}: expected an image, got {type(error).__name__}: {one_line(error)}"
-        ) from None
+    except Exception as error:  # decoders raise errors of many types
+        raise UserError(f"{path}: expected an image, got {_instead(path, error)}") from None
+
+
+def _instead(path: Path, error: Exception) -> str:
+    """What a file is that can't be decoded, in words."""
+    from PIL import UnidentifiedImageError
+
+    if path.is_dir():
+        return "a directory"
+    if isinstance(error, UnidentifiedImageError):
+        return "a file that isn't one"
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def build(config: Config, device: torch.device, splits: Splits) -> Dataset:

@@ -20,7 +20,7 @@ from mpelu.lab.run import files, folder
 
 SILENT_AFTER = 600
 """Seconds without an update after which a running experiment is marked."""
-CACHE_FORMAT = "4"
+CACHE_FORMAT = "5"
 """Version of the entries. Caches of another version are ignored."""
 
 

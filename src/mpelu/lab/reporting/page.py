@@ -14,6 +14,7 @@ from typing import Any
 
 from mpelu.lab.errors import UserError
 from mpelu.lab.reporting.collection import Cache, collect, problems
+from mpelu.lab.reporting.colors import activation_styles
 from mpelu.lab.run import files
 
 CHART = ("dom.js", "axes.js", "draw.js", "pointer.js", "save.js", "chart.js")
@@ -159,7 +160,7 @@ def asset(name: str) -> str:
 
 
 def _page(title: str, scripts: tuple[str, ...], data: dict[str, Any], *, live: bool) -> str:
-    script, style = script_of(scripts), asset("page.css")
+    script, style = script_of(scripts), asset("page.css") + activation_styles()
     parts = {
         "policy": policy(script, style, live=live),
         "title": title,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab.reporting.colors import color_name
 from mpelu.lab.reporting.curves import downsample
 from mpelu.lab.reporting.values import integer, items, number, objects, text, texts
 from mpelu.lab.run import files
@@ -71,6 +72,7 @@ def _plot(plot: dict[str, Any]) -> dict[str, Any]:
         "y_label": text(plot.get("y_label")),
         "log_x": plot.get("log_x") is True,
         "log_y": plot.get("log_y") is True,
+        "y_range": _range(plot.get("y_range")),
         "series": [each for each in series if each["x"]],
     }
 
@@ -83,4 +85,15 @@ def _series(series: dict[str, Any]) -> dict[str, Any]:
         if place is not None and value is not None
     ]
     x, y = downsample([place for place, _ in points], [value for _, value in points])
-    return {"name": text(series.get("name"), "?"), "x": x, "y": y}
+    return {
+        "name": text(series.get("name"), "?"),
+        "color": color_name(series.get("activation")),
+        "x": x,
+        "y": y,
+    }
+
+
+def _range(value: Any) -> list[float] | None:
+    found = [number(each) for each in items(value)]
+    numbers = [each for each in found if each is not None]
+    return numbers if len(found) == len(numbers) == 2 and numbers[0] < numbers[1] else None

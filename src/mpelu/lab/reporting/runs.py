@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab.errors import UserError, one_line
+from mpelu.lab.reporting.colors import color_name
 from mpelu.lab.reporting.curves import learning_curves
 from mpelu.lab.reporting.learned import learned_histograms
 from mpelu.lab.reporting.values import integer, number, objects, text
@@ -39,6 +40,7 @@ def read_run(path: Path) -> dict[str, Any]:
         )  # fmt: skip
     problems += [text(line) for line in run.problems]
     status, config = run.status, run.config
+    activation = config.get("convert") or config.get("activation")
     return {
         "state": status["state"] if status.get("state") in folder.STATES else "unknown",
         "message": text(status.get("message")),
@@ -49,7 +51,8 @@ def read_run(path: Path) -> dict[str, Any]:
         "best_error": number(status.get("best_error")),
         "best_step": integer(status.get("best_step")),
         "model": text(config.get("model")),
-        "activation": text(config.get("activation")),
+        "activation": text(activation),
+        "color": color_name(activation),
         "init": text(config.get("init")),
         "data": _data_set(config),
         "lr": number(config.get("lr")),

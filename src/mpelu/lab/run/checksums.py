@@ -20,6 +20,7 @@ from mpelu.lab.reading import parse_object, read_bytes
 
 WRONG = "is damaged: its checksum is wrong"
 MISSING = "is damaged: its checksum is missing"
+HEADER = "is damaged: its header can't be read"
 _KEY = "sha256"
 _ENTRY = "mpelu"
 """Of the metadata of a safetensors file: a JSON object."""
@@ -127,7 +128,10 @@ class _DamagedTensors(ValueError):
 def _check(data: bytes, name: str, required: bool) -> dict[str, Any]:
     """Checks the digest of a safetensors file; returns the notes of its metadata."""
     end = 8 + int.from_bytes(data[:8], "little")
-    metadata = parse_object(data[8:end]).get("__metadata__", {})
+    try:
+        metadata = parse_object(data[8:end]).get("__metadata__", {})
+    except ValueError:
+        raise _DamagedTensors(f"{name} {HEADER}") from None
     if not isinstance(metadata, dict) or _ENTRY not in metadata:
         if required:
             raise _DamagedTensors(f"{name} {MISSING}")

@@ -15,8 +15,8 @@ def check_installed() -> None:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:
         raise UserError(
-            "expected TensorBoard to be installed; install it with: "
-            "pip install 'mpelu[tensorboard]'",
+            "expected TensorBoard to be installed; install it in the directory of mpelu with: "
+            "pip install '.[tensorboard]'",
             field="tensorboard",
         ) from None
 

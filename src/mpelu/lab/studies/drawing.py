@@ -7,13 +7,16 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpelu.lab.studies.results import Plot
+from mpelu.activations import TABLE
+from mpelu.lab.studies.results import Plot, Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Colors that color-blind readers can tell apart (Okabe and Ito), combined with line styles.
 COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+BESIDE = ("#623900", "#AD689E", "#1900A4")
+"""For lines beside activations that show something else: unlike those of common activations."""
 STYLES = ("-", "--", "-.", ":")
 _MOST_INSIDE = 6
 """Up to this many lines, the legend fits inside the plot."""
@@ -25,6 +28,27 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[str, str]:
     figure.savefig(folder / f"{name}.png", dpi=130)
     figure.savefig(folder / f"{name}.pdf")
     return f"{name}.png", f"{name}.pdf"
+
+
+def looks(lines: Sequence[Series]) -> list[tuple[str, str]]:
+    """Color and line style of each line.
+
+    An activation has its color in `mpelu.activations`, and a style for each time it comes again.
+    Where that gives too few styles, all lines take turns.
+    """
+    places: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    found, others = [], cycle(BESIDE)
+    for line in lines:
+        record = TABLE.get(line.activation)
+        color = next(others) if record is None else record.color
+        place, seen = places.setdefault(color, len(places)), counts.get(color, 0)
+        found.append((color, STYLES[(place + seen) % len(STYLES)]))
+        counts[color] = seen + 1
+    is_shown = any(line.activation in TABLE for line in lines)
+    if is_shown and max(counts.values()) <= len(STYLES):
+        return found
+    return [(COLORS[i % len(COLORS)], STYLES[i % len(STYLES)]) for i in range(len(lines))]
 
 
 def draw(plots: Sequence[Plot], folder: Path, name: str = "figure") -> tuple[str, ...]:
@@ -41,8 +65,7 @@ def draw(plots: Sequence[Plot], folder: Path, name: str = "figure") -> tuple[str
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12))
     for index, plot in enumerate(plots):
         axes = figure.add_subplot(1, len(plots), index + 1)
-        looks = zip(cycle(COLORS), cycle(STYLES), strict=False)
-        for series, (color, style) in zip(plot.series, looks, strict=False):
+        for series, (color, style) in zip(plot.series, looks(plot.series), strict=True):
             marker = "o" if len(series.x) <= 12 else ""
             axes.plot(
                 series.x, series.y, style, color=color, marker=marker, markersize=4,
@@ -50,6 +73,10 @@ def draw(plots: Sequence[Plot], folder: Path, name: str = "figure") -> tuple[str
             )  # fmt: skip
         if plot.log_y:
             axes.set_yscale("log")
+        if plot.y_range is not None:
+            low, high = plot.y_range
+            margin = 0.02 * (high - low)  # so that lines at the ends are seen
+            axes.set_ylim(low - margin, high + margin)
         axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
         axes.grid(color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)

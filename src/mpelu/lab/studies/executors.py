@@ -191,7 +191,8 @@ def load_ray() -> Any:
         import ray
     except ImportError:
         raise UserError(
-            "Ray isn't installed; install it with: pip install 'mpelu[ray]'", field="executor"
+            "Ray isn't installed; install it in the directory of mpelu with: pip install '.[ray]'",
+            field="executor",
         ) from None
     return ray
 

@@ -51,6 +51,8 @@ class Series:
     name: str
     x: Sequence[float]
     y: Sequence[float]
+    activation: str = ""
+    """The activation that it shows, whose color it has; empty if it shows something else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +63,8 @@ class Plot:
     x_label: str
     y_label: str
     log_y: bool = False
+    y_range: tuple[float, float] | None = None
+    """Of the vertical axis; None to fit the lines."""
     series: tuple[Series, ...]
 
 

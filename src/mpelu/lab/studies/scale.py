@@ -24,6 +24,28 @@ _SMOKE: dict[str, Any] = {
 """A few steps on the digits data set. It shows that everything runs, and nothing else."""
 
 
+def smoke(config: Config, scale: str) -> Config:
+    """Three small steps at smoke scale, and the config as it is at the others.
+
+    This is for a study of one's own: it keeps its data and its networks.
+    """
+    if scale != "smoke":
+        return config
+    return replace(
+        config,
+        train_limit=_SMOKE["train_limit"],
+        test_limit=_SMOKE["test_limit"],
+        batch_size=max(_SMOKE["batch_size"], config.accumulate),
+        epochs=None,
+        iterations=min(_SMOKE["iterations"], config.iterations or _SMOKE["iterations"]),
+        milestones=(),
+        warmup=0,
+        test_every=None,
+        log_every=1,
+        threads=1,
+    )
+
+
 _EPOCHS = 5
 _STEPS = 391
 """Of an epoch of CIFAR-10 in batches of 128."""

@@ -15,6 +15,7 @@ from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, choose
 from mpelu.lab.paper import SOURCES
 from mpelu.lab.studies.differences import differences
+from mpelu.lab.studies.scale import smoke
 
 if TYPE_CHECKING:
     from mpelu.lab.studies.gather import Gathered
@@ -153,7 +154,7 @@ class Study:
     """From a source to the settings at full scale; none if nothing is trained."""
     inspects: Callable[[Options], tuple[Config, ...]] = lambda options: ()
     """Configs whose data is needed although nothing is trained."""
-    shrink: Shrink = lambda config, scale: config
+    shrink: Shrink = smoke
     seeds: Mapping[str, int] = field(default_factory=lambda: SEEDS)
     """Runs per setting, by scale."""
     first_seed: int = 0

@@ -48,6 +48,8 @@ def table(
 ) -> Result:
     """A row for each setting: labels, paper, measurement, every seed, n and diverged runs.
 
+    Where the paper has no value at all, it has no column.
+
     Args:
         gathered: the runs.
         measured: what is measured, if it isn't exactly the paper's quantity.
@@ -72,15 +74,16 @@ def table(
     has_own = any(set(each) - set(common) for each in phrases)
     # With one run per setting, the measurement already says all.
     has_many = any(len(row.ended) > 1 for row in gathered.rows)
+    has_paper = any(row.scaled.setting.paper for row in gathered.rows)
     rows = []
     for row in gathered.rows:
-        cells = _cells(row, value, text, has_many, digits)
+        cells = _cells(row, value, text, has_many, digits, has_paper)
         own = ", ".join(each for each in row.scaled.shrunk if each not in common)
         rows.append((*cells, Cell(own)) if has_own else cells)
     width = len(study.labels)
     header = (
         *study.labels,
-        f"paper, {study.quantity}",
+        *([f"paper, {study.quantity}"] if has_paper else []),
         f"measured, {measured or study.quantity}",
         *(["all runs"] if has_many else []),
         "n",
@@ -96,7 +99,7 @@ def table(
         data=", ".join(sorted({str(each.run.config["data"]) for each in ended})),
         header=header,
         rows=tuple(rows),
-        compare=((width, width + 1),),
+        compare=((width, width + 1),) if has_paper else (),
         notes=(*_notes(gathered, value), *notes),
         plots=plots(gathered),
         runs=tuple(f"{each.run.path.relative_to(gathered.folder)}" for each in ended),
@@ -104,14 +107,15 @@ def table(
 
 
 def _cells(
-    row: SettingRuns, value: Value, text: Text, has_many: bool, digits: int
+    row: SettingRuns, value: Value, text: Text, has_many: bool, digits: int, has_paper: bool
 ) -> tuple[Cell, ...]:
     setting = row.scaled.setting
-    labels = tuple(Cell(label) for label in setting.labels)
-    printed = Cell(setting.paper, paper_value(setting.paper))
+    labels = [Cell(label) for label in setting.labels]
+    if has_paper:
+        labels.append(Cell(setting.paper, paper_value(setting.paper)))
     if row.scaled.config is None:
         none = (Cell(""),) if has_many else ()
-        return (*labels, printed, Cell("quoted, not run"), *none, Cell("0", 0), Cell("0", 0))
+        return (*labels, Cell("quoted, not run"), *none, Cell("0", 0), Cell("0", 0))
     found = [value(each) for each in row.ended]
     values = tuple(each for each in found if each is not None)
     mean = sum(values) / len(values) if values else None
@@ -119,7 +123,6 @@ def _cells(
     singles = ", ".join(_single(*pair, digits) for pair in zip(row.ended, found, strict=True))
     return (
         *labels,
-        printed,
         Cell(text(row.ended, values), mean, values),
         *([Cell(singles)] if has_many else []),
         Cell(str(len(row.ended)), len(row.ended)),
@@ -218,5 +221,7 @@ def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
                 if is_number(each.get("step")) and is_number(each.get(quantity))
             ]
             x, y = [point[0] for point in points], [point[1] for point in points]
-            found.append(Series(row.scaled.setting.name, x, y))
+            config = row.scaled.config
+            activation = "" if config is None else config.convert or config.activation or ""
+            found.append(Series(row.scaled.setting.name, x, y, activation))
     return tuple(found)

@@ -32,12 +32,13 @@ def describe_run(
     return {
         "data": f"{dataset.name}, {plural(dataset.train_count, 'training image')}, "
         f"{plural(dataset.test_count, 'test image')}, "
-        f"{len(dataset.classes)} classes, {dataset.channels} x {dataset.size} x {dataset.size}",
+        f"{plural(len(dataset.classes), 'class')}, "
+        f"{dataset.channels} x {dataset.size} x {dataset.size}",
         "preprocessing": _preprocessing(config, dataset),
         "augmentation": _augmentation(config, dataset),
         "network": _network(config, model),
         "initialization": _initialization(config, model),
-        "training": f"{plural(schedule.steps, 'step')} in {plural(schedule.epochs, 'epoch')}, "
+        "training": f"{_length(schedule)}, "
         + ", ".join(
             _in_force(config, ["batch_size", "optimizer", "lr", *_training_fields(config)])
         ),
@@ -47,15 +48,28 @@ def describe_run(
                 str(world.device),
                 plural(torch.get_num_threads(), "thread"),
                 *([plural(world.size, "process")] if world.size > 1 else []),
-                *_in_force(config, [name for name in _of_group(EXECUTION) if name != "threads"]),
+                *_in_force(config, _execution_fields()),
             ]
         ),
         "seed": str(config.seed),
     }
 
 
+def _length(schedule: Schedule) -> str:
+    """The steps of a run, and its epochs, of which the last may be incomplete."""
+    steps = plural(schedule.steps, "step")
+    if schedule.position(schedule.steps) == 0:
+        return f"{steps} in {plural(schedule.epochs, 'epoch')}"
+    return f"{steps} ({schedule.steps / schedule.steps_per_epoch:.1f} epochs)"
+
+
 def _of_group(group: str) -> list[str]:
     return [name for name, info in FIELDS.items() if info.group == group]
+
+
+def _execution_fields() -> list[str]:
+    """Execution fields but for threads and device, which are shown as they turned out."""
+    return [name for name in _of_group(EXECUTION) if name not in ("threads", "device")]
 
 
 def _training_fields(config: Config) -> list[str]:
@@ -92,7 +106,7 @@ def _shown(value: Any) -> str:
 def _network(config: Config, model: nn.Module) -> str:
     count = sum(parameter.numel() for parameter in model.parameters())
     parts = [config.model, plural(count, "parameter")]
-    parts += _in_force(config, ["activation", "alpha", "beta"])
+    parts += _in_force(config, ["activation", "convert", "alpha", "beta"])
     parts += [f"{name}={value}" for name, value in config.model_options.items()]
     return ", ".join(parts)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -41,6 +43,9 @@ class Progress:
 
 class Display:
     """Shows nothing. The methods are called by the main process of a run."""
+
+    unit = "epoch"
+    """What the length of the run counts: "epoch", or "step" for one given in iterations."""
 
     def start(self, step: int, steps: int) -> None:
         """Training starts after `step` of `steps` steps."""
@@ -84,7 +89,7 @@ class LogDisplay(Display):
         log.warning("%s", text)
 
     def test(self, row: dict[str, Any]) -> None:
-        log.info("%s", test_line(row))
+        log.info("%s", test_line(row, self.unit))
 
 
 class SteadyStream:
@@ -126,9 +131,17 @@ class Lines(Display):
         self._began = (time.monotonic(), step)
 
     def settings(self, settings: dict[str, str]) -> None:
-        width = max(len(name) for name in settings)
+        indent = max(len(name) for name in settings) + 2
         for name, text in settings.items():
-            self.note(f"{name:<{width}}  {text}")
+            for line in textwrap.wrap(
+                text,
+                max(_columns(), indent + 20),
+                initial_indent=f"{name:<{indent}}",
+                subsequent_indent=indent * " ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            ):
+                self.note(line)
 
     def download(
         self, name: str, total: int | None
@@ -142,7 +155,7 @@ class Lines(Display):
         _print(f"warning: {text}", sys.stderr)
 
     def test(self, row: dict[str, Any]) -> None:
-        self.note(test_line(row))
+        self.note(test_line(row, self.unit))
 
     def step(self, progress: Progress) -> None:
         if not progress.is_logged:
@@ -251,10 +264,15 @@ def _download_lines(name: str, total: int | None) -> Iterator[Callable[[int], No
     _print(f"{name}: downloaded", sys.stderr)
 
 
-def test_line(row: dict[str, Any]) -> str:
-    """A test in at most 80 columns."""
+def test_line(row: dict[str, Any], unit: str) -> str:
+    """A test in at most 80 columns.
+
+    Args:
+        row: of metrics.jsonl.
+        unit: "epoch" or "step", whichever the run counts.
+    """
     return (
-        f"epoch {row['epoch']}: train loss {row['train_loss']:.4f}, error "
+        f"{unit} {row[unit]}: train loss {row['train_loss']:.4f}, error "
         f"{row['train_error']:.2f} %; test loss {row['test_loss']:.4f}, error "
         f"{row['test_error']:.2f} %"
     )
@@ -263,6 +281,11 @@ def test_line(row: dict[str, Any]) -> str:
 def _print(text: str, stream: Any) -> None:
     """Prints a line; a closed pipe or a missing stream doesn't end the run."""
     print(text, file=SteadyStream(stream), flush=True)
+
+
+def _columns() -> int:
+    """Of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size().columns
 
 
 def _duration(seconds: float) -> str:

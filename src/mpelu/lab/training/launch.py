@@ -26,7 +26,7 @@ from mpelu.lab.training.display import Display, LogDisplay
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.session import session
 from mpelu.lab.training.trained import check_data, naming
-from mpelu.lab.training.trainer import Outcome, Trainer
+from mpelu.lab.training.trainer import DIVERGED, Outcome, Trainer
 
 
 def train(
@@ -243,7 +243,7 @@ def _outcome(run: Path) -> Outcome | None:
         step=status.get("step", 0),
         test_error=status.get("test_error"),
         best_error=status.get("best_error"),
-        exit_code=0,
+        exit_code=DIVERGED if status["state"] == "diverged" else 0,
     )
 
 

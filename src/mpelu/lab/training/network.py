@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mpelu import init, models
+from mpelu.activations import TABLE
 from mpelu.lab import references
 from mpelu.lab.config import Config
-from mpelu.lab.errors import UserError, one_line, plural
+from mpelu.lab.errors import UserError, choose, one_line, plural
 from mpelu.lab.references import is_reference
 from mpelu.lab.training.seeds import derive
 from mpelu.lab.training.swapping import swap_activations
@@ -28,6 +29,10 @@ def check_name(config: Config) -> None:
     """Raises UserError unless the network exists, and so does what else the config names."""
     for field, name in config.references.items():
         references.load(field, name)
+    for field in ("activation", "convert"):
+        name = getattr(config, field)
+        if name is not None and not is_reference(name):
+            choose(field, name, TABLE, noun="activation", hint="`mpelu train --help` lists them")
     if is_reference(config.model):
         return
     try:
@@ -78,7 +83,7 @@ def _create_known(config: Config, classes: int, channels: int, size: int) -> nn.
     except UserError:
         raise
     except (ValueError, TypeError) as error:
-        raise UserError(one_line(error)) from error
+        raise _about_network(config, one_line(error)) from error
     if config.gradient_checkpointing:
         if not hasattr(model, "gradient_checkpointing"):
             raise UserError(
@@ -88,6 +93,21 @@ def _create_known(config: Config, classes: int, channels: int, size: int) -> nn.
         # Set after construction, because initialization traces the network without it.
         model.gradient_checkpointing = True  # type: ignore[assignment]
     return model
+
+
+def _about_network(config: Config, text: str) -> UserError:
+    """The error of a network of the package, about the field that it comes from."""
+    field, _, rest = text.partition(": ")
+    if field in _OWN_FIELDS:
+        return UserError(rest, field=field)
+    if text.startswith(f"{config.model}: unknown option"):
+        return UserError(text, field="model_options")
+    if text.startswith(f"{config.model}: input_size"):
+        return UserError(f"{text} (use --image-size 32)", field="model")
+    for name in ("alpha", "beta"):
+        if getattr(config, name) is not None and f"expected {name}" in text:
+            return UserError(text, field=name)
+    return UserError(text, field="model")
 
 
 def _create_own(config: Config, classes: int, channels: int, size: int) -> nn.Module:

@@ -40,6 +40,10 @@ EXAMPLE_IMAGES = 128
 """Images for an initialization that measures the network."""
 
 
+DIVERGED = 1
+"""Exit code of a run that diverged."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """How a run ended."""
@@ -53,7 +57,7 @@ class Outcome:
     best_error: float | None
     """In %, the lowest of all tests."""
     exit_code: int
-    """0, 130 after Ctrl-C or 143 after SIGTERM."""
+    """0 if it finished, 1 if it diverged, 130 after Ctrl-C or 143 after SIGTERM."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -150,6 +154,7 @@ class Trainer:
         self.state = State()
         self.writer = RunWriter(run, enabled=world.is_main, write_events=tensorboard)
         self.display = (display or LogDisplay()) if world.is_main else Display()
+        self.display.unit = "epoch" if config.iterations is None else "step"
         self.signals: list[int] = []
         self.seconds = 0.0
         """Spent on steps since the last log entry, without tests and checkpoints."""
@@ -408,7 +413,7 @@ class Trainer:
                 f"finished after {plural(now.step, 'step')}: test error {now.test_error:.2f} %"
             )
         elif isinstance(ended, Divergence):
-            state, message = "diverged", str(ended)
+            state, code, message = "diverged", DIVERGED, str(ended)
             more = {"diverged": asdict(ended)}
         else:
             state, code = "interrupted", 128 + ended

@@ -16,16 +16,14 @@ from mpelu.lab.references import is_reference
 from mpelu.lab.run import files
 from mpelu.lab.studies.study import Options, Setting, Study
 from mpelu.lab.yours.costs import ArmCost, measure, steps_within
+from mpelu.lab.yours.model import OWN, read_model
 
 if TYPE_CHECKING:
-    from mpelu.converting import ConvertedActivation
     from mpelu.lab.studies.gather import Gathered
     from mpelu.lab.studies.results import Result
 
 PLAN = "comparison.json"
 FORMAT = 1
-OWN = "own"
-"""The arm with the activations that the factory gives the model."""
 _TESTS = 10
 """Tests per run, so that the curves have a shape."""
 _FEWEST_STEPS = 10
@@ -39,6 +37,9 @@ class Arm:
 
     activation: str
     init: str
+    is_passed: bool = False
+    """Whether the factory is given the activation; otherwise it takes the place of those that the
+    model has."""
 
     @property
     def name(self) -> str:
@@ -47,14 +48,16 @@ class Arm:
 
     def config(self, base: Config) -> Config:
         """The config of the arm's runs."""
-        convert = None if self.activation == OWN else self.activation
-        return replace(base, convert=convert, init=self.init)
+        chosen = None if self.activation == OWN else self.activation
+        if self.is_passed:
+            return replace(base, activation=chosen, init=self.init)
+        return replace(base, convert=chosen, init=self.init)
 
     @property
     def label(self) -> str:
         """As in tables."""
         if self.activation == OWN:
-            return "its own"
+            return "the model's own"
         return activations.resolve(self.activation).label
 
     @property
@@ -160,8 +163,14 @@ def plan(
     if found is not None:
         return _resumed(found, config, asked, seeds, budget, out)
     say("reading the model")
-    places = _places(config)
-    arms = _arms(names if _has_own(names, places) else [OWN, *names], inits)
+    found_in = read_model(config)
+    if found_in.is_passed and not found_in.has_own and OWN in names:
+        raise UserError(
+            f"{config.model} has no activation of its own; name others, such as relu,mpelu",
+            field="activations",
+        )
+    chosen = names if not found_in.has_own or found_in.names_own(names) else [OWN, *names]
+    arms = _arms(chosen, inits, found_in.is_passed)
     costs = measure(config, arms, jobs, say)
     steps = limit if isinstance(limit, int) else steps_within(limit, costs, len(arms) * seeds, jobs)
     if steps < _FEWEST_STEPS and not isinstance(limit, int):
@@ -182,11 +191,7 @@ def plan(
         seeds=seeds,
         budget=budget,
         costs=costs,
-        notes=tuple(
-            f"left as it was in every arm: {row.path} ({row.was}): {row.note}"
-            for row in places
-            if not row.is_swapped
-        ),
+        notes=found_in.notes,
         asked=asked,
     )
     try:
@@ -239,7 +244,9 @@ def data_of(text: str, data_dir: str | None) -> dict[str, str | None]:
 
 def _check_names(names: Sequence[str], inits: Sequence[str]) -> None:
     for name in names:
-        if name != OWN:
+        if name != OWN and not is_reference(name):
+            choose("activations", name, activations.TABLE, noun="activation")
+        elif name != OWN:
             try:
                 activations.resolve(name)
             except ValueError as error:
@@ -251,39 +258,9 @@ def _check_names(names: Sequence[str], inits: Sequence[str]) -> None:
         raise UserError("expected a name, got none", field="activations" if inits else "inits")
 
 
-def _places(config: Config) -> tuple[ConvertedActivation, ...]:
-    """The activations of the model: which are swapped, and which are left."""
-    import torch
-
-    from mpelu.lab import data
-    from mpelu.lab.training import network
-    from mpelu.lab.training.swapping import swap_activations
-
-    network.check_name(config)
-    dataset = data.load(config, torch.device("cpu"), download=True)
-    channels, size = dataset.channels, dataset.size
-    with torch.random.fork_rng(devices=[]):
-        model = network.create(config, len(dataset.classes), channels, size)
-        network.check_size(model, channels, size, 2, len(dataset.classes))
-        try:
-            return swap_activations(model, torch.zeros(2, channels, size, size), "relu").rows
-        except ValueError as error:
-            raise UserError(one_line(error), field="model") from error
-
-
-def _has_own(names: Sequence[str], places: Sequence[ConvertedActivation]) -> bool:
-    """Whether one of the names is the model's own activation, or stands for it."""
-
-    def plain(text: str) -> str:
-        return text.removeprefix("function ").replace("_", "").lower()
-
-    own = {plain(row.was) for row in places if row.is_swapped}
-    return OWN in names or (len(own) == 1 and own <= {plain(name) for name in names})
-
-
-def _arms(names: Sequence[str], inits: Sequence[str]) -> tuple[Arm, ...]:
+def _arms(names: Sequence[str], inits: Sequence[str], is_passed: bool) -> tuple[Arm, ...]:
     arms = tuple(
-        Arm(activation=name, init=init)
+        Arm(activation=name, init=init, is_passed=is_passed)
         for init in dict.fromkeys(inits)
         for name in dict.fromkeys(names)
     )
@@ -348,6 +325,6 @@ def _shown(value: Any) -> str:
 
 
 _SET_HERE = {
-    "epochs", "iterations", "test_every", "log_every", "data_dir", "convert", "init", "seed",
-    "device", "threads", "checkpoint_every",
+    "epochs", "iterations", "test_every", "log_every", "data_dir", "activation", "convert",
+    "init", "seed", "device", "threads", "checkpoint_every",
 }  # fmt: skip

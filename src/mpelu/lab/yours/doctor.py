@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 import mpelu
 from mpelu.diagnosis import DiagnosedLayer, Diagnosis
 from mpelu.diagnosis.samples import random_samples
-from mpelu.lab import references
 from mpelu.lab.config import Config
 from mpelu.lab.environment import describe_machine
 from mpelu.lab.errors import UserError, one_line, plural
@@ -23,6 +23,7 @@ from mpelu.lab.run import files
 from mpelu.lab.studies import results
 from mpelu.lab.studies.drawing import draw
 from mpelu.lab.studies.results import Cell, Plot, Result, Series
+from mpelu.lab.yours.building import build_model
 
 DIAGNOSIS = "diagnosis.json"
 _MOST_SAMPLES, _FEWEST_SAMPLES = 32, 4
@@ -33,23 +34,29 @@ Say = Callable[[str], None]
 
 
 def diagnose_model(
-    name: str, shapes: Sequence[Sequence[int]], samples: int | None, say: Say
+    name: str,
+    shapes: Sequence[Sequence[int]],
+    samples: int | None,
+    say: Say,
+    options: Mapping[str, Any],
 ) -> tuple[Diagnosis, str]:
     """The diagnosis of what a factory returns, on random inputs, and what they were.
 
     Args:
-        name: package.module:factory, called without arguments, or a network of `mpelu.models`.
+        name: package.module:factory, or a network of `mpelu.models`.
         shapes: of the inputs, without the batch. Inputs are real numbers, or tokens if the model
             takes no real numbers.
         samples: size of the batch; None for one that suits the shapes.
         say: receives a line for each step.
+        options: keyword arguments of the model. If the only input is an image, its channels and
+            size are passed too, to a model that takes them.
 
     Raises:
         UserError: if there is no such model, or it can't take the inputs.
     """
     if samples is not None and samples < 2:
         raise UserError(f"expected a number >= 2, got {samples}", field="samples")
-    model = _model(name)
+    model = build_model(name, options, shapes)
     count = samples or _samples_for(shapes)
     real = tuple(random_samples(shape, count, seed=i) for i, shape in enumerate(shapes))
     errors = []
@@ -82,20 +89,6 @@ def diagnose_config(config: Config, samples: int | None, say: Say) -> tuple[Diag
     except ValueError as error:
         raise UserError(one_line(error), field="model") from error
     return found, f"{plural(len(images), 'image')} of {config.data}"
-
-
-def _model(name: str) -> nn.Module:
-    if references.is_reference(name):
-        model = references.call("model", name)
-        if not isinstance(model, nn.Module):
-            raise UserError(
-                f"{name}: expected a torch.nn.Module, got {type(model).__name__}", field="model"
-            )
-        return model
-    try:
-        return mpelu.models.create(name)
-    except ValueError as error:
-        raise UserError(one_line(error), field="model") from error
 
 
 def _samples_for(shapes: Sequence[Sequence[int]]) -> int:
@@ -235,7 +228,8 @@ def _plots(found: Diagnosis) -> tuple[Plot, ...]:
     ]  # fmt: skip
     if units:
         shares = {"dead": "dead", "saturated": "saturated", "linear": "linear"}
-        plots.append(_plot("Units of activations", "share", units, shares, log=False))
+        plot = _plot("Units of activations", "share", units, shares, log=False)
+        plots.append(replace(plot, y_range=(0.0, 1.0)))
     return tuple(plots)
 
 

@@ -29,8 +29,9 @@ def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
     steps = comparison.config.iterations
     notes = [
         *verdicts,
-        f"differences: mean over seeds, each against {base.title} with the same seed, and so the "
-        f"same initial weights and batches; 95 % intervals by a paired t test{together}",
+        "differences: of test errors, in percentage points; the mean over seeds, each against "
+        f"{base.title} with the same seed, and so the same initial weights and batches; 95 % "
+        f"intervals by a paired t test{together}",
         f"could show: the difference that so many seeds show with probability {POWER:.0%}",
         f"every run: {plural(steps or 0, 'step')} of {comparison.config.batch_size} images, "
         f"{_optimizer(comparison)}; budget {comparison.budget}",
@@ -97,14 +98,14 @@ def verdict(arm: Arm, base: Arm, found: Interval | None) -> str:
         return f"{names}: one pair of runs says nothing; more seeds are needed"
     if not found.found:
         return (
-            f"{names}: no difference found ({found.difference:+.2f} %, between {found.low:+.2f} "
-            f"and {found.high:+.2f}); {plural(found.pairs, 'seed')} could show "
+            f"{names}: no difference found ({found.difference:+.2f} percentage points, between "
+            f"{found.low:+.2f} and {found.high:+.2f}); {plural(found.pairs, 'seed')} could show "
             f"{found.detectable:.2f}"
         )
     word = "lower" if found.difference < 0 else "higher"
     return (
-        f"{arm.title} has a {word} test error than {base.title}: by {abs(found.difference):.2f} % "
-        f"(between {min(abs(found.low), abs(found.high)):.2f} and "
+        f"{arm.title} has a {word} test error than {base.title}: by {abs(found.difference):.2f} "
+        f"percentage points (between {min(abs(found.low), abs(found.high)):.2f} and "
         f"{max(abs(found.low), abs(found.high)):.2f})"
     )
 
@@ -161,7 +162,7 @@ def _headline(
         pairs = min(each.pairs for each in same.values())
         found.append(
             f"no difference found between {base.title} and {listed(list(same))}; "
-            f"{plural(pairs, 'seed')} could show one of {size} %"
+            f"{plural(pairs, 'seed')} could show one of {size} percentage points"
         )
     return "; ".join(found)
 
@@ -182,7 +183,8 @@ def _curves(rows: dict[Arm, SettingRuns], kind: str, quantity: str) -> list[Seri
                     values.setdefault(row["step"], []).append(row[quantity])
         if values:
             steps = sorted(values)
-            found.append(Series(arm.title, steps, [_mean(values[step]) for step in steps]))
+            means = [_mean(values[step]) for step in steps]
+            found.append(Series(arm.title, steps, means, arm.activation))
     return found
 
 

@@ -9,6 +9,29 @@ function look(index) {
   return { color: index % COLORS, dash: Math.floor(index / COLORS) % DASHES };
 }
 
+/** Colours in charts of activations for series that are none: unlike those of common activations. */
+const BESIDE = [4, 3, 5];
+
+/**
+ * Colour and dash of each series of a chart. An activation has the colour of its name, and a dash
+ * for each time it comes again; where there are too few dashes, all series take turns.
+ */
+function seriesLooks(names) {
+  const counts = new Map();
+  let others = 0;
+  const found = names.map((name) => {
+    if (!name) {
+      const round = Math.floor(others / BESIDE.length);
+      return { color: BESIDE[others++ % BESIDE.length], dash: round % DASHES };
+    }
+    const dash = counts.get(name) || 0;
+    counts.set(name, dash + 1);
+    return { color: `-${name}`, dash };
+  });
+  const most = Math.max(0, ...counts.values());
+  return most && most <= DASHES ? found : names.map((_, index) => look(index));
+}
+
 function linearTicks(low, high, count, integers) {
   const rough = (high - low) / Math.max(1, count);
   const unit = Math.pow(10, Math.floor(Math.log10(rough)));

@@ -8,11 +8,29 @@ const INPUTS = Array.from(
 const NEAR = 0.01; // a curve this close to a special case is called equal within a tolerance
 
 const CASES = [
-  { name: "ReLU", alpha: 0, beta: 1, curve: (y) => Math.max(y, 0) },
-  { name: "leaky ReLU 0.01", alpha: 1.0252, beta: 0.01, curve: (y) => (y > 0 ? y : 0.01 * y) },
-  { name: "PReLU 0.25", alpha: 25.6302, beta: 0.01, curve: (y) => (y > 0 ? y : 0.25 * y) },
-  { name: "ELU", alpha: 1, beta: 1, curve: (y) => (y > 0 ? y : Math.expm1(y)) },
-  { name: "identity", alpha: 98, beta: 0.01, curve: (y) => y },
+  { name: "ReLU", activation: "relu", alpha: 0, beta: 1, curve: (y) => Math.max(y, 0) },
+  {
+    name: "leaky ReLU 0.01",
+    activation: "leaky_relu",
+    alpha: 1.0252,
+    beta: 0.01,
+    curve: (y) => (y > 0 ? y : 0.01 * y),
+  },
+  {
+    name: "PReLU 0.25",
+    activation: "prelu",
+    alpha: 25.6302,
+    beta: 0.01,
+    curve: (y) => (y > 0 ? y : 0.25 * y),
+  },
+  {
+    name: "ELU",
+    activation: "elu",
+    alpha: 1,
+    beta: 1,
+    curve: (y) => (y > 0 ? y : Math.expm1(y)),
+  },
+  { name: "identity", activation: "identity", alpha: 98, beta: 0.01, curve: (y) => y },
 ];
 
 /** A nonlinear slider over a wide range that stops exactly at the special cases. */

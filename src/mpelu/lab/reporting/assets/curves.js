@@ -76,7 +76,10 @@ function groupsOf(runs) {
     if (!groups.has(name)) groups.set(name, []);
     groups.get(name).push(run);
   }
-  return [...groups].map(([name, members], index) => ({ name, members, ...look(index) }));
+  const colorOf = (members) =>
+    members.every(({ color }) => color === members[0].color) ? members[0].color : "";
+  const found = seriesLooks([...groups.values()].map(colorOf));
+  return [...groups].map(([name, members], index) => ({ name, members, ...found[index] }));
 }
 
 function curvesOf(runs) {

@@ -53,8 +53,8 @@ function depthSection(data) {
 function depthPlot(runs, quantity, kind, wanted) {
   const measured = runs.filter((run) => run.inspected.measured[quantity]);
   const looks = new Map(
-    groupsOf(measured).flatMap(({ members, color }) =>
-      members.map((run, i) => [run, { color, dash: i % DASHES }]),
+    groupsOf(measured).flatMap(({ members, color, dash }) =>
+      members.map((run, i) => [run, { color, dash: (dash + i) % DASHES }]),
     ),
   );
   const series = measured.map((run) => {

@@ -167,12 +167,13 @@ function showValues(list, alpha, beta) {
 }
 
 function explorerCharts() {
-  const references = CASES.map((c, i) => ({
+  const [own] = seriesLooks(["mpelu"]);
+  const references = CASES.map((c) => ({
     key: c.name,
     name: c.name,
     x: INPUTS,
     y: INPUTS.map(c.curve),
-    ...look(i + 1),
+    ...seriesLooks([c.activation])[0],
     dash: 1,
     thin: true,
   }));
@@ -183,7 +184,7 @@ function explorerCharts() {
     title: "Shape",
     xLabel: "input y",
     yLabel: "output f(y)",
-    series: [{ key: "MPELU", name: "MPELU", x: [], y: [], bold: true, ...look(0) }, ...references],
+    series: [{ key: "MPELU", name: "MPELU", x: [], y: [], bold: true, ...own }, ...references],
     xRange: [DRAWN.from, DRAWN.to],
     yRange: [-5, 3],
   });
@@ -192,7 +193,7 @@ function explorerCharts() {
     title: "Slope",
     xLabel: "input y",
     yLabel: "slope f′(y)",
-    series: [{ key: "MPELU", name: "MPELU", x: [], y: [], ...look(0) }],
+    series: [{ key: "MPELU", name: "MPELU", x: [], y: [], ...own }],
     xRange: [DRAWN.from, DRAWN.to],
     legend: false,
   });

@@ -136,6 +136,9 @@ function difference(paper, measured) {
 }
 
 function resultPlot(id, plot) {
+  const found = seriesLooks(plot.series.map(({ color }) => color));
+  const [low, high] = plot.y_range || [0, 0];
+  const margin = 0.02 * (high - low);
   return new Chart({
     id,
     title: plot.title || "Plot",
@@ -144,6 +147,7 @@ function resultPlot(id, plot) {
     logX: plot.log_x,
     logY: plot.log_y,
     logToggle: true,
-    series: plot.series.map((series, i) => ({ key: `${i}`, ...series, ...look(i) })),
+    series: plot.series.map((series, i) => ({ key: `${i}`, ...series, ...found[i] })),
+    yRange: plot.y_range ? [low - margin, high + margin] : null,
   }).node;
 }

@@ -96,11 +96,12 @@ def _falls(measured: dict[str, dict[int, tuple[float, float]]]) -> list[str]:
 
 def _plots(measured: dict[str, dict[int, tuple[float, float]]]) -> tuple[Plot, ...]:
     series = [
-        Series(name, list(values), [variance for _, variance in values.values()])
+        Series(name, list(values), [each for _, each in values.values()], NETWORKS[name][0])
         for name, values in measured.items()
     ]
     for activation, name in (("relu", "paper: ReLU"), ("mpelu", "paper: MPELU")):
-        series.append(Series(name, LAYERS, [float(v) for v in PAPER["variance", activation]]))
+        printed = [float(v) for v in PAPER["variance", activation]]
+        series.append(Series(name, LAYERS, printed, activation))
     return (
         Plot(
             title="Variance of activations before training",
