@@ -22,6 +22,7 @@ ADVICE = (
     ("design-b", 1.0, (0.1, 0.2, 0.4)),
     ("design-b", 0.1, (0.1, 0.2, 0.4)),
     ("design-b", 0.01, (0.1, 0.2, 0.4)),
+    ("design-b", 0.0005, (0.1, 0.2, 0.4)),  # 5 / 98^2: as 5 is at alpha = 1
 )
 """Settings of study C that diverge with the rates of the others: the factor of the learning rate
 for alpha and beta, which the paper tuned for (B) and doesn't report, and learning rates."""
