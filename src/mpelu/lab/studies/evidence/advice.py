@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mpelu import MPELU
 
 BASE = "mpelu"
-OWN: dict[str, tuple[float, float]] = {"shared": (0.1, 5.0), "design-b": (0.1, 0.1)}
+OWN: dict[str, tuple[float, float]] = {"shared": (0.1, 5.0), "design-b": (0.1, 0.0005)}
 """Learning rate, and its factor for alpha and beta, of the settings that diverge with those of (A):
 the best ones in the pilot."""
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
