@@ -81,7 +81,7 @@ class Browser:
             event["params"]["request"]["url"]
             for event in events
             if event["method"] == "Network.requestWillBeSent"
-            and not event["params"]["documentURL"].startswith("chrome:")
+            and not event["params"]["documentURL"].startswith(("chrome:", "chrome-untrusted:"))
         ]
 
     def look(self, width: int, *, dark: bool, height: int = 900) -> None:
