@@ -83,10 +83,14 @@ class _Recorder(TorchFunctionMode):
 
     def _is_foreign(self, value: Any) -> bool:
         """Whether it is a tensor of numbers that no watched function returned."""
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not isinstance(value, Tensor):
             return False
         known = self._origin.get(id(value))
         if known is not None and known[0]() is value:
+            return False
+        with torch._C.DisableTorchFunction():  # asking isn't part of the model
+            is_real = value.is_floating_point()
+        if not is_real:
             return False
         return not isinstance(self._ref(value), Ref) and self.weights.name(value) is None
 
