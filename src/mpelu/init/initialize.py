@@ -177,7 +177,8 @@ def initialize_(
         # No weight has been written so far.
         if example_inputs is not None:
             guards.enter_context(unchanged_on_error(model))
-        else:
+        elif choice.distribution == "orthogonal" or not all(map(_is_plain, parameters.values())):
+            # Drawing normal numbers into plain parameters can't fail, and copies take time.
             guards.enter_context(restored_on_error([*model.parameters(), *model.buffers()]))
         fill_all_(plans, parameters, choice, std, generator)
         reset_norms_(model)
@@ -194,6 +195,10 @@ def initialize_(
         shape = None if tailoring is None else tailoring.shape
         return report_depth(rows, plans, calls, planner.layers, planner.signals, critical, shape)
     return Report(rows)
+
+
+def _is_plain(parameter: nn.Parameter) -> bool:
+    return type(parameter) is nn.Parameter and parameter.is_floating_point()
 
 
 def _parametrizations(model: nn.Module) -> list[nn.Module]:

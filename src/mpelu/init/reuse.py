@@ -39,11 +39,13 @@ def embedded_stds(
     calls: Sequence[Call], weights: Weights, plans: Sequence[Plan]
 ) -> Mapping[str, float]:
     """Deviations of planned weights that are also embeddings, where they will change."""
+    embeddings = [weight for call in calls if (weight := embedding_weight(call)) is not None]
+    if not embeddings:
+        return {}
     stds = {plan.name: average(plan.std) for plan in plans if plan.is_trained and not plan.left}
-    found: dict[str, float] = {}
-    for call in calls:
-        weight = embedding_weight(call)
-        name = None if weight is None else weights.name(weight)
-        if weight is not None and name in stds and deviation(weight) != stds[name]:
-            found[name] = stds[name]
-    return found
+    named = [(weights.name(weight), weight) for weight in embeddings]
+    return {
+        name: stds[name]
+        for name, weight in named
+        if name is not None and name in stds and deviation(weight) != stds[name]
+    }

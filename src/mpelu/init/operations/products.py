@@ -100,10 +100,12 @@ def _embed(step: Step) -> Signal:
 
 def embedding_weight(call: Call) -> Tensor | None:
     """The weight of an embedding; None for any other call."""
-    if rule_for(call.target) is not _embed:
-        return None
     target: Any = call.target
-    weight = target.weight if isinstance(target, nn.Module) else call.argument(1, "weight")
+    if isinstance(target, nn.Module):
+        return target.weight if isinstance(target, (nn.Embedding, nn.EmbeddingBag)) else None
+    if rule_for(target) is not _embed:
+        return None
+    weight = call.argument(1, "weight")
     if isinstance(weight, Ref):  # below torch.nn.functional the weight comes first
         weight = call.args[0]
     return weight if isinstance(weight, Tensor) else None
