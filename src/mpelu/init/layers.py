@@ -150,22 +150,18 @@ def _linear_module(call: Call, module: Any) -> Layer | None:
 
 
 def _convolution_module(call: Call, module: Any) -> Layer | None:
-    layer = _convolution(
-        module.weight,
-        module.bias,
-        call.fed_by[0],
-        module.stride,
-        module.padding,
-        module.dilation,
-        module.groups,
-    )
+    layer = _convolution(*_settings(call, module))
     if layer is None or module.padding_mode == "zeros":
         return layer
     return replace(layer, padding=())
 
 
 def _transposed_module(call: Call, module: Any) -> Layer | None:
-    return _transposed(
+    return _transposed(*_settings(call, module))
+
+
+def _settings(call: Call, module: Any) -> tuple[Any, ...]:
+    return (
         module.weight,
         module.bias,
         call.fed_by[0],
