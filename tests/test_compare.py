@@ -141,6 +141,25 @@ def test_channels_of_tokens_are_the_last_dimension() -> None:
     torch.testing.assert_close(swapped(inputs), expected)
 
 
+def test_an_activation_whose_input_is_read_afterwards_stays_in_place() -> None:
+    class Overwriting(nn.Module):
+        def __init__(self, activation: nn.Module) -> None:
+            super().__init__()
+            self.activation, self.layer = activation, nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x * 1
+            output: torch.Tensor = self.layer(self.activation(x)) + x
+            return output
+
+    inputs = torch.randn(16, 8)
+    swapped = swap_activations(Overwriting(nn.ReLU(inplace=True)), inputs, "silu").model
+    expected = Overwriting(nn.SiLU(inplace=True))
+    expected.layer.load_state_dict(swapped.layer.state_dict())  # type: ignore[union-attr]
+    assert torch.allclose(swapped(inputs), expected(inputs))
+    swapped(inputs).sum().backward()
+
+
 def test_arms_with_the_same_seed_have_the_same_weights(mine: str) -> None:
     base = Config(model=f"{mine}:Net", data="digits", seed=3)
     configs = [

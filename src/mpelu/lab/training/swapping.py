@@ -60,7 +60,24 @@ def _in_place_of(old: MPELU, record: ActivationRecord) -> nn.Module:
         module = record.make(channels, dim=dim if "dim" in record.options else None)
     else:
         module = AlongDimension(record.make(channels), dim)
+    if old.inplace:
+        module = InPlace(module)
     return module.to(old.alpha.device, old.alpha.dtype).train(old.training)
+
+
+class InPlace(nn.Module):
+    """An activation that overwrites its input, for models that read the input afterwards.
+
+    Args:
+        activation: the activation.
+    """
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input.copy_(self.activation(input.clone()))
 
 
 class AlongDimension(nn.Module):
