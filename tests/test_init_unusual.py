@@ -304,3 +304,22 @@ def test_arguments_that_cannot_be_meant_are_refused(options: Any, message: str) 
     model = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.Linear(64, 4))
     with pytest.raises(ValueError, match=message):
         initialize_(model, **options)
+
+
+def test_a_constant_is_not_scaled_by_what_rounding_leaves() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), mpelu.MPELU(8), nn.Linear(8, 2))
+    zeros = torch.zeros(4, 8)
+    report = initialize_(model, zeros, method="deep", activation_shape="tailored")
+    assert all(row.std < 10 for row in report.rows)
+
+
+def test_inputs_without_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected inputs with values, got .* shape \[0, 8\]"):
+        initialize_(nn.Sequential(nn.Linear(8, 8)), torch.empty(0, 8))
+
+
+def test_a_shape_that_does_not_fit_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="expected an input_shape the model can run on") as error:
+        initialize_(nn.Sequential(nn.Linear(8, 8)), input_shape=(5,))
+    assert "\n" not in str(error.value)
+    assert caplog.records == []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -252,13 +253,25 @@ def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[
     for read in (record_shapes, _record_zeros):
         for inputs in (numbers, tokens):
             try:
-                return read(model, inputs, is_known)
+                with _quietly("torch._subclasses.fake_tensor"):
+                    return read(model, inputs, is_known)
             except Exception as error:  # whatever the model's code raises
                 errors.append(error)
     raise ValueError(
         f"initialize_: expected an input_shape the model can run on, got {tuple(input_shape)}: "
         f"{reason(errors[0])}"
     ) from errors[0]
+
+
+@contextlib.contextmanager
+def _quietly(name: str) -> Iterator[None]:
+    """Without the messages of a logger: torch logs every shape that doesn't fit."""
+    logger = logging.getLogger(name)
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
 
 
 def _record_zeros(model: nn.Module, inputs: Inputs, known: Known) -> tuple[list[Call], Weights]:

@@ -30,6 +30,8 @@ TOLERANCE = 1.25
 the prediction by more than this factor."""
 DOUBTED_TOLERANCE = 1.02
 """The same where the prediction is in doubt."""
+ROUNDING = 1e-10
+"""A variance below this share of the prediction is that of a constant."""
 FEW = 4
 """A measurement on at most this many values per channel is noted."""
 UNEVEN = 1.3
@@ -69,6 +71,8 @@ def measure_(
                 plan.doubts = (*plan.doubts, REUSED_NOTE)
             return output
         can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
+        # What is left of a constant by rounding says nothing about the scale.
+        can_scale = can_scale and variance > ROUNDING * (plan.predicted or 0.0)
         tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
         if can_scale and _is_off(variance, plan.predicted, tolerance):
             assert plan.predicted is not None

@@ -46,6 +46,11 @@ def check_inputs(caller: str, inputs: Inputs) -> None:
     substitute(arguments(inputs), Tensor, tensors.append)
     if not tensors:
         raise ValueError(f"{caller}: expected tensors as inputs, got {type(inputs).__name__}")
+    if not any(tensor.numel() for tensor in tensors):
+        raise ValueError(
+            f"{caller}: expected inputs with values, got an empty one of shape "
+            f"{list(tensors[0].shape)}"
+        )
     for tensor in tensors:
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise ValueError(
