@@ -33,6 +33,8 @@ def replacements(
         elif found is not None and key in found.with_more:
             note = "called with more than its input, which is all that an MPELU takes"
             made[key] = Replacement(note=note)
+        elif found is not None and key in found.stays:
+            made[key] = Replacement(note=found.stays[key])
         elif key not in made:  # parameters in several places, such as PReLU's, stay shared
             sites = None if found is None else found.sites.get(key, [])
             made[key] = build(place, start, sites, shared=shared, dim=dim_of(place.path, dim))

@@ -151,7 +151,9 @@ def _rewritten(
         [
             each.owner
             for each in found.functions
-            if not is_skipped(each.path, skipped) and is_among(each.record, replace)
+            if not each.stays
+            and not is_skipped(each.path, skipped)
+            and is_among(each.record, replace)
         ],
     )
 
@@ -177,6 +179,8 @@ def _functions_left(
         hint = "rewrite=True swaps it"
         if rewriting is not None:
             hint = rewriting.left.get(id(each.owner), "not one that rewrite=True swaps")
+        if each.stays:
+            hint = each.stays
         rows.append(
             ConvertedActivation(
                 path=each.path,
