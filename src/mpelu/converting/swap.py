@@ -113,13 +113,17 @@ def convert(
         found = _observed(model, example_inputs, [place.module for place in places])
         made = replacements(places, starts, found, shared, dim)
         rehearsed, was_off = None, False
+        has_functions = any(not isinstance(place.original, nn.Module) for place in places)
         if found is not None and example_inputs is not None:
             overwrite_where_needed(model, example_inputs, places, made, found)
             if before is not None:
                 rehearsed = rehearsal(model, example_inputs, places, made)
-                was_off = is_off(before, _outputs(model, example_inputs) or [])
+                if rewrite or has_functions:  # the model isn't what it was before
+                    was_off = is_off(before, _outputs(model, example_inputs) or [])
         rows = put(places, starts, made, found, rehearsed, rewriting)
-        rows += _functions_left(model, example_inputs, rewriting if rewrite else None)
+        if has_functions and example_inputs is not None:  # which may be called again now
+            found = _observed(model, example_inputs)
+        rows += _functions_left(model, found, rewriting if rewrite else None)
         if not any(row.is_swapped for row in rows):
             raise ValueError(nothing_to_swap(model, rows))
         off = None
@@ -171,11 +175,13 @@ def _observed(
 
 
 def _functions_left(
-    model: nn.Module, inputs: Inputs | None, rewriting: Rewriting | None
+    model: nn.Module, found: Observation | None, rewriting: Rewriting | None
 ) -> list[ConvertedActivation]:
-    found = None if inputs is None else _observed(model, inputs)
     rows = []
+    remaining = set(model.modules())  # activations that call one have been swapped
     for each in () if found is None else found.functions:
+        if each.owner not in remaining:
+            continue
         hint = "rewrite=True swaps it"
         if rewriting is not None:
             hint = rewriting.left.get(id(each.owner), "not one that rewrite=True swaps")
