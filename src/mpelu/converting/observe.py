@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,10 @@ class FunctionCall:
     record: ActivationRecord
     owner: nn.Module
     """The module whose code calls it."""
+    method: str
+    """The method of the owner's class that calls it."""
+    depth: int
+    """How many methods of the owner are running by then."""
     path: str
     """Of the owner."""
     name: str
@@ -161,12 +166,15 @@ def _note(
     functions: dict[str, FunctionCall], found: ActivationRecord, call: Call, paths: dict[int, str]
 ) -> str:
     """The key of the function among those that are called."""
-    owner, place = _caller(paths)
+    owner, methods, place = _caller(paths)
     if owner is None:
         return ""
-    key = f"{paths[id(owner)]} {place}"
+    path = paths[id(owner)]
     name = getattr(call.target, "__name__", call.name)
-    functions.setdefault(key, FunctionCall(found, owner, paths[id(owner)], name, place))
+    method = methods[0] if methods else "forward"
+    key = f"{path} {place}"
+    if key not in functions or functions[key].depth < len(methods):
+        functions[key] = FunctionCall(found, owner, method, len(methods), path, name, place)
     return key
 
 
@@ -174,16 +182,29 @@ _OWN = str(Path(mpelu.__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
 
-def _caller(paths: dict[int, str]) -> tuple[nn.Module | None, str]:
-    """The innermost module of the model whose code is running, and the line that it is at."""
+def _caller(paths: dict[int, str]) -> tuple[nn.Module | None, list[str], str]:
+    """The innermost module of the model whose code is running, its methods that are running from
+    the innermost on, and the line that it is at."""
+    owner: nn.Module | None = None
+    methods: list[str] = []
     place = ""
     for frame in _frames():
-        if frame.f_code.co_filename not in _PLUMBING:
-            place = place or f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            owner = frame.f_locals.get("self")
-            if isinstance(owner, nn.Module) and id(owner) in paths:
-                return owner, place
-    return None, place
+        code = frame.f_code
+        if code.co_filename in _PLUMBING:
+            continue
+        place = place or f"{code.co_filename}:{frame.f_lineno}"
+        module = frame.f_locals.get(code.co_varnames[0] if code.co_argcount else "")
+        own: Any = getattr(type(module), code.co_name, None)
+        is_method = (
+            getattr(inspect.unwrap(own), "__code__", None) is code
+            and getattr(nn.Module, code.co_name, None) is not own
+        )
+        module = module if is_method else frame.f_locals.get("self")
+        if owner is None and isinstance(module, nn.Module) and id(module) in paths:
+            owner = module
+        if owner is not None and module is owner and is_method:
+            methods.append(code.co_name)
+    return owner, methods, place
 
 
 def _place() -> str:

@@ -101,7 +101,7 @@ def put(
             error = start.error_at(None if found is None else found.lowest.get(key), dtype)
             if error is not None and rehearsed is not None:
                 error = max(error, rehearsed.errors.get(key, 0.0))
-            notes.append(rewriting.fixed.get(id(place.owner), ""))
+            notes.append(rewriting.notes.get(id(place.original), ""))
         rows.append(
             ConvertedActivation(
                 path=place.path,

@@ -26,7 +26,7 @@ from mpelu.converting.putting import (
 )
 from mpelu.converting.recognize import LEAKY_BETA, Start, is_among, start_of
 from mpelu.converting.report import Conversion, ConvertedActivation
-from mpelu.converting.rewrite import Rewriting, rewrite_functions
+from mpelu.converting.rewrite import Rewriting, rewrite_functions, set_class
 from mpelu.converting.trials import difference, is_off, outputs
 from mpelu.graph import Inputs, snapshot
 from mpelu.init.model import check_inputs, input_error
@@ -66,8 +66,9 @@ def convert(
         skip: paths of modules to leave, with everything in them; "layer4.*" and the like match as
             file names do.
         shared: one alpha and beta for all channels.
-        rewrite: also swap calls of functions, such as F.relu, torch.relu or x.relu(). The modules
-            that make them are traced by torch.fx and replaced; use the `model` of the result.
+        rewrite: also swap calls of functions, such as F.relu, torch.relu or x.relu(). The methods
+            that make them are traced by torch.fx and get new code. The model stays the same object
+            and keeps its other methods; its class then inherits from the one it had.
         dim: dimension of the channels, for all or by path, in place of what was found.
 
     Returns:
@@ -93,13 +94,13 @@ def convert(
         raise ValueError("convert: expected example_inputs with rewrite=True, got None")
     skipped = [skip] if isinstance(skip, str) else list(skip or ())
     restore = snapshot(list(model.modules()), values=False)
+    classes = [(module, type(module)) for module in model.modules()]
     random_state = random.getstate()
     try:
         before = _outputs(model, example_inputs) if keep_function else None
-        rewriting = Rewriting(model)
+        rewriting = Rewriting()
         if rewrite and example_inputs is not None:
             rewriting = _rewritten(model, example_inputs, replace, skipped)
-        model = rewriting.model
         places = list(find_places(model, replace))
         check_paths(skipped, dim, model, [place.path for place in places])
         starts = [
@@ -134,10 +135,18 @@ def convert(
                 rows = [unexplained(row, off) for row in rows]
     except BaseException:
         restore()
+        for module, kind in classes:
+            if type(module) is not kind:
+                set_class(module, kind)
         raise
     finally:
         random.setstate(random_state)
-    return Conversion(model=model, rows=tuple(rows), difference=off)
+    return Conversion(
+        model=model,
+        rows=tuple(rows),
+        difference=off,
+        rewritten=tuple(dict.fromkeys(rewriting.classes)),
+    )
 
 
 def _rewritten(
@@ -146,14 +155,14 @@ def _rewritten(
     replace: Sequence[type[nn.Module]] | None,
     skipped: Sequence[str],
 ) -> Rewriting:
-    """The model with modules for the functions it calls, as far as torch.fx traces what does."""
+    """Has the model call modules in place of functions where torch.fx can trace the caller."""
     found = _observed(model, inputs)
     assert found is not None
     return rewrite_functions(
         model,
         inputs,
         [
-            each.owner
+            each
             for each in found.functions
             if not each.stays
             and not is_skipped(each.path, skipped)
@@ -184,7 +193,9 @@ def _functions_left(
             continue
         hint = "rewrite=True swaps it"
         if rewriting is not None:
-            hint = rewriting.left.get(id(each.owner), "not one that rewrite=True swaps")
+            hint = rewriting.left.get(
+                (id(each.owner), each.method), "not one that rewrite=True swaps"
+            )
         if each.stays:
             hint = each.stays
         rows.append(
