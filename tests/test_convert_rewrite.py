@@ -222,6 +222,33 @@ def test_functions_that_skip_and_replace_name() -> None:
     assert [(row.path, row.was) for row in conversion.swapped] == [("2.elu_1", "ELU")]
 
 
+def test_functions_in_attributes_are_swapped_there() -> None:
+    """And torch's fast path, which would go by the attribute, is off."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 8)
+    reference = copy.deepcopy(model)
+    conversion = mpelu.convert(model, x, rewrite=True, keep_function=True)
+    assert [row.path for row in conversion.rows] == ["layers.0.activation", "layers.1.activation"]
+    assert conversion.rewritten == ()
+    with torch.no_grad():
+        assert_close(model(x), reference(x), rtol=0, atol=1e-5)
+
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.plain, self.relu = nn.Linear(4, 4), F.elu, F.relu
+
+        def forward(self, x: Tensor) -> Tensor:
+            shown: Tensor = self.relu(self.plain(F.silu(self.linear(x))) - 0.5, inplace=True)
+            return shown
+
+    called = Called()
+    conversion = mpelu.convert(called, x[..., :4], rewrite=True)
+    assert [row.path for row in conversion.swapped] == ["silu_0", "relu_1", "plain"]
+    assert type(called.plain) is MPELU
+    assert called(x[..., :4]).shape == (2, 5, 4)
+
+
 def test_rewritten_models_initialize_train_and_compile() -> None:
     torch.manual_seed(0)
     conversion = mpelu.convert(Functional(), x := torch.randn(8, 3, 6, 6), rewrite=True)

@@ -155,10 +155,21 @@ def _rewritten(
     replace: Sequence[type[nn.Module]] | None,
     skipped: Sequence[str],
 ) -> Rewriting:
-    """Has the model call modules in place of functions where torch.fx can trace the caller."""
-    found = _observed(model, inputs)
+    """Has the model call modules in place of functions where torch.fx can trace the caller.
+
+    Functions in attributes are modules already by then, unless they are called with more than their
+    input.
+    """
+    places = list(find_places(model, replace))
+    found = _observed(model, inputs, [place.module for place in places])
     assert found is not None
-    return rewrite_functions(
+    if found.with_more:
+        for place in places:
+            if id(place.module) in found.with_more:
+                place.put_back()
+        found = _observed(model, inputs)
+        assert found is not None
+    rewriting = rewrite_functions(
         model,
         inputs,
         [
@@ -169,6 +180,9 @@ def _rewritten(
             and is_among(each.record, replace)
         ],
     )
+    for place in places:
+        place.put_back()
+    return rewriting
 
 
 def _observed(
