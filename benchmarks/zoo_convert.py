@@ -83,8 +83,7 @@ def stage_converted(name: str) -> dict[str, Any]:
         "dims": sorted({str(row.dim) for row in swapped}),
         "by_width": sum(len(row.channels) > 1 for row in swapped),
         "guessed": [row.path for row in swapped if "guess" in row.source or row.dim is None],
-        "rewritten": any("_" in row.path.rpartition(".")[2] for row in swapped)
-        and isinstance(conversion.model, torch.fx.GraphModule),
+        "rewritten": bool(conversion.rewritten),
     }
 
 
@@ -116,8 +115,8 @@ def stage_step(name: str) -> dict[str, Any]:
 
 def stage_state_dict(name: str) -> dict[str, Any]:
     """The state_dict in a model that was converted without inputs."""
-    model, batch, _ = converted(name)
-    if any(isinstance(each, torch.fx.GraphModule) for each in model.modules()):
+    model, batch, conversion = converted(name)
+    if conversion.rewritten:
         return {"difference": None, "reason": "rewritten models need inputs"}
     with torch.no_grad():
         for each in mpelu.activations.learnable_parameters(model):

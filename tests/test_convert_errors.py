@@ -120,9 +120,24 @@ REFUSED: dict[str, tuple[Callable[[], tuple[nn.Module, dict[str, Any]]], str]] =
     ),
     "converted before": (
         lambda: (nn.Sequential(nn.Linear(4, 2), MPELU(2)), {}),
-        "expected a model with activations, found none in Sequential",
+        "Sequential is converted already: it has 1 MPELU and nothing else to swap$",
+    ),
+    "converted before, several": (
+        lambda: (_converted(nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.ELU())), {}),
+        "Sequential is converted already: it has 2 MPELUs and nothing else to swap$",
+    ),
+    "converted before as far as it went": (
+        lambda: (
+            _converted(nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.GELU()), keep_function=True),
+            {"example_inputs": torch.randn(2, 4), "keep_function": True},
+        ),
+        "nothing to swap in Sequential, which has 1 MPELU already; GELU at 2: no MPELU equals GELU",
     ),
 }
+
+
+def _converted(model: nn.Module, **options: Any) -> nn.Module:
+    return mpelu.convert(model, torch.randn(2, 4), **options).model
 
 
 def _compiled(model: nn.Module) -> nn.Module:

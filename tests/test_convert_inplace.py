@@ -127,6 +127,60 @@ def test_an_activation_is_in_place_only_where_the_model_counts_on_it() -> None:
     assert [part.act.inplace for part in parts] == [False, True, False, True]
 
 
+class IntoABuffer(Body):
+    last_input: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last_input", torch.zeros(16, 8))
+
+    def after(self, h: Tensor) -> Tensor:
+        self.last_input.copy_(h)
+        shown: Tensor = self.act(self.last_input[:, :4])
+        return torch.cat([shown, h[:, 4:]], 1)
+
+
+class LooksAtTheShape(Body):
+    def after(self, h: Tensor) -> Tensor:
+        shown: Tensor = self.act(h).reshape(h.size(0), h.shape[1])
+        return shown
+
+
+class IsTheOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.act = nn.Linear(8, 8), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.linear(x)
+        self.act(h)
+        same: Tensor = h.detach()
+        return same
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_in_place"), [(IntoABuffer, True), (IsTheOutput, True), (LooksAtTheShape, False)]
+)
+def test_what_lasts_is_read_and_a_shape_is_not(kind: type[Any], is_in_place: bool) -> None:
+    model = kind()
+    mpelu.convert(model, torch.randn(16, 8))
+    assert model.act.inplace == is_in_place
+
+
+@pytest.mark.parametrize("kind", [Unread, Shortcut])
+@pytest.mark.parametrize("keep_function", [False, True])
+def test_the_number_of_forward_passes_does_not_grow(kind: type[Body], keep_function: bool) -> None:
+    passes = []
+    for count in (1, 5, 20):
+        model = nn.Sequential(*(kind() for _ in range(count)))
+        calls: list[int] = []
+        model.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        mpelu.convert(model, torch.randn(16, 8), keep_function=keep_function)
+        passes.append(len(calls))
+    assert len(set(passes)) == 1
+    assert passes[0] <= 6
+
+
 def test_one_activation_in_several_places_is_in_place_where_it_has_to_be() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

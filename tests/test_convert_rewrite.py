@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ def test_every_call_has_an_mpelu_of_its_own() -> None:
     model, x = Functional().eval(), torch.randn(4, 3, 6, 6)
     reference = copy.deepcopy(model)
     conversion = mpelu.convert(model, x, rewrite=True, keep_function=True)
-    assert conversion.model is not model
+    assert conversion.model is model
     found = [(row.channels, row.dim) for row in conversion.swapped]
     assert found == [((6,), 1), ((12,), -1), ((4,), -1), ((4,), -1)]
     assert conversion.left == ()
@@ -220,6 +222,33 @@ def test_functions_that_skip_and_replace_name() -> None:
     assert [(row.path, row.was) for row in conversion.swapped] == [("2.elu_1", "ELU")]
 
 
+def test_functions_in_attributes_are_swapped_there() -> None:
+    """And torch's fast path, which would go by the attribute, is off."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 8)
+    reference = copy.deepcopy(model)
+    conversion = mpelu.convert(model, x, rewrite=True, keep_function=True)
+    assert [row.path for row in conversion.rows] == ["layers.0.activation", "layers.1.activation"]
+    assert conversion.rewritten == ()
+    with torch.no_grad():
+        assert_close(model(x), reference(x), rtol=0, atol=1e-5)
+
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.plain, self.relu = nn.Linear(4, 4), F.elu, F.relu
+
+        def forward(self, x: Tensor) -> Tensor:
+            shown: Tensor = self.relu(self.plain(F.silu(self.linear(x))) - 0.5, inplace=True)
+            return shown
+
+    called = Called()
+    conversion = mpelu.convert(called, x[..., :4], rewrite=True)
+    assert [row.path for row in conversion.swapped] == ["silu_0", "relu_1", "plain"]
+    assert type(called.plain) is MPELU
+    assert called(x[..., :4]).shape == (2, 5, 4)
+
+
 def test_rewritten_models_initialize_train_and_compile() -> None:
     torch.manual_seed(0)
     conversion = mpelu.convert(Functional(), x := torch.randn(8, 3, 6, 6), rewrite=True)
@@ -238,3 +267,227 @@ def test_nothing_to_rewrite_is_no_error() -> None:
     model = ResNet()
     conversion = mpelu.convert(model, torch.randn(2, 3, 8, 8), rewrite=True)
     assert conversion.model is model
+
+
+class VAE(nn.Module):
+    """Called by its methods as well as as a whole."""
+
+    known: ClassVar[list[str]] = []
+
+    def __init_subclass__(cls) -> None:
+        VAE.known.append(cls.__name__)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.mean, self.log_variance = (
+            nn.Linear(8, 6),
+            nn.Linear(6, 2),
+            nn.Linear(6, 2),
+        )
+        self.up, self.out = nn.Linear(2, 6), nn.Linear(6, 8)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.relu(self.hidden(x))
+        return self.mean(h), self.log_variance(h)
+
+    def decode(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(self.out(F.relu(self.up(z))))
+
+    def sample(self, count: int) -> Tensor:
+        return self.decode(torch.randn(count, 2))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_variance = self.encode(x)
+        z = mean
+        if self.training:
+            z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+        return self.decode(z), mean, log_variance
+
+
+def converted_vae() -> tuple[VAE, Tensor, mpelu.converting.Conversion]:
+    torch.manual_seed(0)
+    model, x = VAE(), torch.randn(4, 8)
+    conversion = mpelu.convert(model, x, rewrite=True, alpha=3.0)
+    with torch.no_grad():
+        for each in mpelu.activations.learnable_parameters(model):
+            each.parameter.mul_(torch.rand_like(each.parameter) + 0.5)
+    return model, x, conversion
+
+
+def test_methods_and_class_stay_and_agree_with_forward() -> None:
+    model, x, conversion = converted_vae()
+    plain = copy.deepcopy(VAE())
+    plain.load_state_dict(model.state_dict(), strict=False)
+    assert conversion.model is model
+    assert isinstance(model, VAE)
+    assert VAE.known == []
+    assert repr(model).startswith("VAE(\n  (hidden): Linear(")
+    assert sorted((row.path, row.channels) for row in conversion.rows) == [
+        ("relu_0", (6,)), ("relu_1", (6,)),
+    ]  # fmt: skip
+    model.eval()
+    shown, mean, _ = model(x)
+    assert_close(model.encode(x)[0], mean, rtol=0, atol=0)
+    assert_close(model.decode(mean), shown, rtol=0, atol=0)
+    assert model.sample(3).shape == (3, 8)
+    # By hand, and not what ReLU would have returned.
+    y = model.hidden(x)
+    modules: dict[str, Any] = dict(model.named_modules())
+    acts = [modules[name] for name in ("relu_0", "relu_1")]
+    encoded = [model.mean(F.elu(y).where(y > 0, each.alpha * torch.expm1(each.beta * y)))
+               for each in acts]  # fmt: skip
+    assert any(torch.allclose(mean, each, atol=1e-6) for each in encoded)
+    assert not torch.allclose(mean, plain.encode(x)[0], atol=1e-2)
+    lines = str(conversion).splitlines()
+    assert lines[-1] == "converted in place, with new code for VAE: go on with the model you gave"
+    # What forward did beside that is still done: noise in training alone.
+    model.train()
+    assert not torch.equal(model(x)[0], model(x)[0])
+
+
+def test_a_rewritten_model_is_copied_pickled_compiled_and_exported() -> None:
+    model, x, _ = converted_vae()
+    model.eval()
+    expected = model(x)
+    stored = io.BytesIO()
+    torch.save(model, stored)
+    stored.seek(0)
+    loaded = torch.load(stored, weights_only=False)
+    for other in (copy.deepcopy(model), loaded, pickle.loads(pickle.dumps(loaded, protocol=4))):
+        assert isinstance(other, VAE)
+        assert other is not model
+        assert list(other.state_dict()) == list(model.state_dict())
+        assert_close(other(x), expected)
+        assert_close(other.encode(x), model.encode(x))
+        with torch.no_grad():
+            other.hidden.weight.zero_()
+        assert_close(model(x), expected)
+    compiled = torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager")
+    assert_close(compiled(x), expected)
+    assert_close(torch.export.export(model, (x,)).module()(x), expected)
+    assert_close(torch.jit.trace(model, x, check_trace=False)(x), expected)
+
+
+def test_converting_once_more_rewrites_what_was_left() -> None:
+    model, x = Arguments(), torch.randn(16, 4)
+    mpelu.convert(model, x, rewrite=True, replace=(nn.ELU,))
+    first = dict(model.named_modules())
+    assert [name for name, each in first.items() if type(each) is MPELU] == ["elu_1"]
+    conversion = mpelu.convert(model, x, rewrite=True)
+    assert [row.path for row in conversion.swapped] == ["leaky_relu_0", "celu_2", "relu_3"]
+    assert conversion.model is model
+    assert isinstance(model, Arguments)
+    assert model(x).isfinite().all()
+
+    class More(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other, self.is_second = nn.Linear(4, 4), nn.Linear(4, 4), False
+
+        def first(self, x: Tensor) -> Tensor:
+            return F.relu(self.one(x))
+
+        def second(self, x: Tensor) -> Tensor:
+            return F.relu(self.other(x))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.first(x)) if self.is_second else self.first(x)
+
+    more = More()
+    conversion = mpelu.convert(more, x, rewrite=True)
+    assert [row.note for row in conversion.rows] == ["second, which wasn't run, still calls relu"]
+    more.is_second = True
+    conversion = mpelu.convert(more, x, rewrite=True)
+    assert [row.path for row in conversion.swapped] == ["relu_1"]
+    assert_close(copy.deepcopy(more)(x), more(x))
+    assert_close(more.second(more.first(x)), more(x))
+
+
+def test_a_method_that_others_call_is_rewritten_once() -> None:
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(4, 6), nn.Linear(6, 8)
+
+        def block(this, layer: nn.Module, x: Tensor) -> Tensor:
+            return F.relu(layer(x))
+
+        def features(self, x: Tensor) -> Tensor:
+            return self.block(self.other, self.block(self.one, x))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.elu(self.features(x))
+
+    model, x = Blocks(), torch.randn(5, 4)
+    reference = copy.deepcopy(model)
+    conversion = mpelu.convert(model, x, rewrite=True, keep_function=True)
+    assert {row.path: row.channels for row in conversion.rows} == {"relu_0": (6, 8), "elu_0": (8,)}
+    assert conversion.difference is not None
+    assert conversion.difference < 1e-5
+    assert_close(model.features(x), reference.features(x), rtol=0, atol=1e-5)
+
+
+def test_methods_that_cannot_be_rewritten_are_left_with_the_reason() -> None:
+    class Flagged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.act = nn.Linear(4, 4), nn.ReLU()
+
+        def step(self, x: Tensor, twice: bool) -> Tensor:
+            x = F.relu(self.linear(x))
+            return 2 * x if twice else x
+
+        def forward(self, x: Tensor) -> Tensor:
+            shown: Tensor = self.act(self.step(self.step(x, True), False))
+            return shown
+
+    class Copied(Flagged):
+        def __deepcopy__(self, memo: Any) -> Copied:
+            return self
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(self.act(self.linear(x)))
+
+    patched = Functional()
+    patched.forward = patched.forward  # type: ignore[method-assign]
+    traced = torch.fx.symbolic_trace(Arguments())
+    for part, said in (
+        (Flagged(), "step is called with different constants, of which a trace keeps one"),
+        (Copied(), "its class is copied or pickled in a way of its own"),
+        (traced, "its class is copied or pickled in a way of its own"),
+    ):
+        model = nn.Sequential(part, nn.ReLU())
+        kind, x = type(part), torch.randn(3, 4)
+        conversion = mpelu.convert(model, x, rewrite=True)
+        assert conversion.left
+        assert all(said in row.note for row in conversion.left)
+        assert type(part) is kind
+        assert model(x).isfinite().all()
+    model = nn.Sequential(patched, nn.ReLU())
+    conversion = mpelu.convert(model, torch.randn(2, 3, 6, 6), rewrite=True)
+    assert all("a forward that isn't that of its class" in row.note for row in conversion.left)
+
+
+def test_an_error_gives_a_rewritten_model_its_class_back() -> None:
+    class Late(Functional):
+        def forward(self, x: Tensor, scale: float | None = None) -> Tensor:
+            return super().forward(x, scale)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Late()
+
+        def forward(self, x: Tensor) -> Tensor:
+            if any(type(each) is MPELU for each in self.modules()):
+                raise KeyboardInterrupt
+            shown: Tensor = self.inner(x)
+            return shown
+
+    model, x = Outer().eval(), torch.randn(2, 3, 6, 6)
+    expected = model(x)
+    with pytest.raises(KeyboardInterrupt):
+        mpelu.convert(model, x, rewrite=True, keep_function=True)
+    assert type(model.inner) is Late
+    assert "relu_0" not in dict(model.named_modules())
+    assert torch.equal(model(x), expected)

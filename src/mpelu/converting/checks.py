@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from mpelu.converting.recognize import recognize
 from mpelu.converting.report import ConvertedActivation
 from mpelu.graph import unwrap
-from mpelu.modules import MIN_BETA
+from mpelu.modules import MIN_BETA, MPELU
 
 
 def check_model(caller: str, model: Any) -> None:
@@ -127,6 +127,10 @@ def is_skipped(path: str, patterns: Sequence[str]) -> bool:
 def nothing_to_swap(model: nn.Module, rows: Sequence[ConvertedActivation]) -> str:
     """Says that, and what there is."""
     name = type(model).__name__
+    count = sum(isinstance(module, MPELU) for module in model.modules())
+    already = f"{count} MPELU{'s' if count > 1 else ''}"
+    if not rows and count:
+        return f"convert: {name} is converted already: it has {already} and nothing else to swap"
     if not rows:
         return (
             f"convert: expected a model with activations, found none in {name}; name their classes "
@@ -134,4 +138,5 @@ def nothing_to_swap(model: nn.Module, rows: Sequence[ConvertedActivation]) -> st
         )
     reasons = list(dict.fromkeys(f"{row.was} at {row.path or name}: {row.note}" for row in rows))
     more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
-    return f"convert: nothing to swap in {name}; {', '.join(reasons[:3])}{more}"
+    which = f", which has {already} already" if count else ""
+    return f"convert: nothing to swap in {name}{which}; {', '.join(reasons[:3])}{more}"

@@ -80,27 +80,3 @@ def _said(path: str, name: str) -> str:
 def _torch_state() -> list[list[int]]:
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return [state.tolist() for state in (torch.get_rng_state(), *gpus)]
-
-
-@contextlib.contextmanager
-def numbers_read(owner: nn.Module) -> Iterator[dict[str, float]]:
-    """The attributes of a module that are numbers and that the code inside reads."""
-    found: dict[str, float] = {}
-    kind: Any = type(owner)
-
-    lookup, own = kind.__getattribute__, vars(kind).get("__getattribute__")
-
-    def read(self: Any, name: str) -> Any:
-        value = lookup(self, name)
-        if self is owner and isinstance(value, (int, float)) and name in plain:
-            found[name] = value
-        return value
-
-    plain = vars(owner).keys() - _EVERY_MODULES
-    kind.__getattribute__ = read
-    try:
-        yield found
-    finally:
-        del kind.__getattribute__
-        if own is not None:
-            kind.__getattribute__ = own

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +17,7 @@ import mpelu
 from mpelu.activations import ActivationRecord, find_function
 from mpelu.converting.channels import find_channels
 from mpelu.converting.shapes import Channels
+from mpelu.converting.signs import Demand, demands, must_stay
 from mpelu.graph import Call, Inputs, record, trace
 
 
@@ -34,12 +36,18 @@ class FunctionCall:
     record: ActivationRecord
     owner: nn.Module
     """The module whose code calls it."""
+    method: str
+    """The method of the owner's class that calls it."""
+    depth: int
+    """How many methods of the owner are running by then."""
     path: str
     """Of the owner."""
     name: str
     """Of the function."""
     place: str
     """File and line."""
+    stays: str = ""
+    """Why its output must not become negative, if it must not."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,8 @@ class Observation:
     """Ids of modules that overwrote their input, or say so."""
     with_more: frozenset[int] = frozenset()
     """Ids of modules that were called with more than their input, or with it by another name."""
+    stays: dict[int, str] = field(default_factory=dict)
+    """By the id of each module whose output must not become negative: why."""
 
 
 def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) -> Observation:
@@ -62,15 +72,19 @@ def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) 
     paths = {id(module): path for path, module in model.named_modules()}
     watched = {id(module) for module in activations}
     functions: dict[str, FunctionCall] = {}
+    noted: dict[int, str] = {}
+    asked: list[Demand] = []
     lowest: dict[int, float] = {}
     overwriting = {id(module) for module in activations if getattr(module, "inplace", False)}
     with_more: set[int] = set()
     versions: dict[int, int] = {}
 
-    def before(call: Call, *_: object) -> None:
+    def before(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        asked.extend(demands(call, args, kwargs, _place))
         found = None if isinstance(call.target, nn.Module) else find_function(call.target)
         if found is not None:
-            _note(functions, found, call, paths)
+            # The call that is written down has the same arguments.
+            noted[id(call.args)] = _note(functions, found, call, paths)
 
     def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first = args[0] if args else kwargs.get("input")
@@ -103,12 +117,20 @@ def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) 
     finally:
         for handle in handles:
             handle.remove()
+    stays = must_stay(
+        calls, asked, lambda call: id(call.target) in watched or id(call.args) in noted
+    )
+    for index, reason in stays.items():
+        key = noted.get(id(calls[index].args), "")
+        if key in functions:
+            functions[key] = replace(functions[key], stays=reason)
     return Observation(
         _sites(calls, watched),
         tuple(functions.values()),
         lowest,
         frozenset(overwriting),
         frozenset(with_more),
+        {id(calls[index].target): reason for index, reason in stays.items()},
     )
 
 
@@ -118,7 +140,11 @@ def observe_symbolically(model: nn.Module, activations: Sequence[nn.Module]) -> 
         calls = trace(model)
     except Exception:  # whatever the model's code raises on a symbolic tensor
         return None
-    return Observation(_sites(calls, {id(module) for module in activations}), (), {})
+    watched = {id(module) for module in activations}
+    asked = [each for call in calls for each in demands(call, (), {}, lambda: "the model")]
+    stays = must_stay(calls, asked, lambda call: id(call.target) in watched)
+    reasons = {id(calls[index].target): reason for index, reason in stays.items()}
+    return Observation(_sites(calls, watched), (), {}, stays=reasons)
 
 
 def _sites(calls: Sequence[Call], watched: set[int]) -> dict[int, list[Site]]:
@@ -138,35 +164,63 @@ def _version(tensor: Tensor) -> int:
 
 def _note(
     functions: dict[str, FunctionCall], found: ActivationRecord, call: Call, paths: dict[int, str]
-) -> None:
-    owner, place = _caller(paths)
-    if owner is not None:
-        name = getattr(call.target, "__name__", call.name)
-        functions.setdefault(
-            f"{paths[id(owner)]} {place}",
-            FunctionCall(found, owner, paths[id(owner)], name, place),
-        )
+) -> str:
+    """The key of the function among those that are called."""
+    owner, methods, place = _caller(paths)
+    if owner is None:
+        return ""
+    path = paths[id(owner)]
+    name = getattr(call.target, "__name__", call.name)
+    method = methods[0] if methods else "forward"
+    key = f"{path} {place}"
+    if key not in functions or functions[key].depth < len(methods):
+        functions[key] = FunctionCall(found, owner, method, len(methods), path, name, place)
+    return key
 
 
 _OWN = str(Path(mpelu.__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
 
-def _caller(paths: dict[int, str]) -> tuple[nn.Module | None, str]:
-    """The innermost module of the model whose code is running, and the line that it is at."""
-    frame: FrameType | None = sys._getframe(1)
+def _caller(paths: dict[int, str]) -> tuple[nn.Module | None, list[str], str]:
+    """The innermost module of the model whose code is running, its methods that are running from
+    the innermost on, and the line that it is at."""
+    owner: nn.Module | None = None
+    methods: list[str] = []
     place = ""
-    while frame is not None:
+    for frame in _frames():
         code = frame.f_code
-        is_ours = code.co_filename.startswith(_OWN)
-        is_plumbing = code.co_filename in _PLUMBING
-        if not is_ours and not is_plumbing:
-            place = place or f"{code.co_filename}:{frame.f_lineno}"
-            owner = frame.f_locals.get("self")
-            if isinstance(owner, nn.Module) and id(owner) in paths:
-                return owner, place
+        if code.co_filename in _PLUMBING:
+            continue
+        place = place or f"{code.co_filename}:{frame.f_lineno}"
+        module = frame.f_locals.get(code.co_varnames[0] if code.co_argcount else "")
+        own: Any = getattr(type(module), code.co_name, None)
+        is_method = (
+            getattr(inspect.unwrap(own), "__code__", None) is code
+            and getattr(nn.Module, code.co_name, None) is not own
+        )
+        module = module if is_method else frame.f_locals.get("self")
+        if owner is None and isinstance(module, nn.Module) and id(module) in paths:
+            owner = module
+        if owner is not None and module is owner and is_method:
+            methods.append(code.co_name)
+    return owner, methods, place
+
+
+def _place() -> str:
+    """The line outside of torch that is running."""
+    outside = (each for each in _frames() if not each.f_code.co_filename.startswith(_TORCH))
+    frame = next(outside)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _frames() -> Iterator[FrameType]:
+    """What is running, from the innermost function on, without functions of mpelu."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_OWN):
+            yield frame
         frame = frame.f_back
-    return None, place
 
 
 _PLUMBING = {

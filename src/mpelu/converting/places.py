@@ -65,7 +65,7 @@ class Place:
 
     def put_back(self) -> None:
         """Sets the attribute to what it was."""
-        if not isinstance(self.original, nn.Module):
+        if not isinstance(self.original, nn.Module) and self.name in self.owner._modules:
             delattr(self.owner, self.name)
         setattr(self.owner, self.name, self.original)
 

@@ -33,6 +33,8 @@ def replacements(
         elif found is not None and key in found.with_more:
             note = "called with more than its input, which is all that an MPELU takes"
             made[key] = Replacement(note=note)
+        elif found is not None and key in found.stays:
+            made[key] = Replacement(note=found.stays[key])
         elif key not in made:  # parameters in several places, such as PReLU's, stay shared
             sites = None if found is None else found.sites.get(key, [])
             made[key] = build(place, start, sites, shared=shared, dim=dim_of(place.path, dim))
@@ -99,7 +101,7 @@ def put(
             error = start.error_at(None if found is None else found.lowest.get(key), dtype)
             if error is not None and rehearsed is not None:
                 error = max(error, rehearsed.errors.get(key, 0.0))
-            notes.append(rewriting.fixed.get(id(place.owner), ""))
+            notes.append(rewriting.notes.get(id(place.original), ""))
         rows.append(
             ConvertedActivation(
                 path=place.path,

@@ -39,14 +39,17 @@ class Conversion:
         >>> print(mpelu.convert(model, torch.randn(4, 8)))
         activation  was   now        dim  channels from  note
         1           ReLU  MPELU(16)   -1  0 (Linear)
+        converted in place: go on with the model you gave
     """
 
     model: nn.Module
-    """The model that was given, converted in place; with rewrite=True it may be a new module."""
+    """The model that was given, converted in place."""
     rows: tuple[ConvertedActivation, ...]
     difference: float | None = None
     """With keep_function: the largest difference of the model's outputs on the example inputs,
     divided by the largest output."""
+    rewritten: tuple[str, ...] = ()
+    """With rewrite=True: the classes of the modules that have new code."""
 
     @property
     def swapped(self) -> tuple[ConvertedActivation, ...]:
@@ -88,6 +91,8 @@ class Conversion:
             table.append(
                 f"outputs differ by at most {self.difference:.1e} of the largest, on these inputs"
             )
+        code = f", with new code for {', '.join(self.rewritten)}" if self.rewritten else ""
+        table.append(f"converted in place{code}: go on with the model you gave")
         return "\n".join(table)
 
 

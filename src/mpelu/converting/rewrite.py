@@ -2,95 +2,201 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib
 import inspect
-from collections.abc import Sequence
+import linecache
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from mpelu.activations import find_function
-from mpelu.converting.faithful import numbers_read, watched
-from mpelu.converting.places import take_over
+from mpelu.converting.faithful import watched
+from mpelu.converting.observe import FunctionCall
 from mpelu.converting.recognize import module_for
 from mpelu.converting.trials import without_traces
 from mpelu.graph import Inputs, arguments, evaluating, substitute
 from mpelu.init.model import reason
 
 
+@dataclass(frozen=True)
+class _Code:
+    """A method as torch.fx writes it, made of what can be pickled."""
+
+    source: str
+    names: dict[str, Any]
+    """What the source refers to."""
+    imports: dict[str, str]
+    """The same for modules of Python, by their names."""
+
+    @classmethod
+    def of(cls, graph: fx.Graph) -> _Code:
+        code = graph.python_code("self")
+        imports = {k: v.__name__ for k, v in code.globals.items() if isinstance(v, ModuleType)}
+        names = {k: v for k, v in code.globals.items() if k not in imports}
+        return cls(code.src.strip(), names, imports)
+
+    def function(self, name: str) -> Any:
+        """The method, with its source where tracebacks and torch.jit look for it."""
+        file = f"<mpelu.convert {hashlib.sha256(self.source.encode()).hexdigest()[:12]}>"
+        linecache.cache[file] = len(self.source), None, self.source.splitlines(True), file
+        modules = {key: importlib.import_module(path) for key, path in self.imports.items()}
+        space: dict[str, Any] = {**self.names, **modules}
+        exec(compile(self.source, file, "exec"), space)
+        function = space["forward"]
+        function.__code__ = function.__code__.replace(co_name=name)
+        function.__name__ = name
+        return function
+
+
+class Rewritten:
+    """The first base of a class that inherits from a module's own and has some methods rewritten.
+
+    A copy of such a module, or one that comes out of a pickle, is of such a class again.
+    """
+
+    _rewritten: ClassVar[tuple[type[nn.Module], dict[str, _Code]]]
+    """The module's own class, and the methods."""
+
+    def __init_subclass__(cls) -> None:
+        """Keeps it from its base, which may have a list of the classes that inherit from it."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced: Any = super().__reduce_ex__(max(2, protocol))
+        _, (_, *args), *rest = reduced
+        return _made_again, (*type(self)._rewritten, *args), *rest
+
+
+def _inherited(kind: Any, methods: dict[str, _Code], **more: Any) -> type[nn.Module]:
+    """A class that inherits from a module's own, with these methods and more attributes."""
+    if issubclass(kind, Rewritten):
+        kind, before = kind._rewritten
+        methods = {**before, **methods}
+    body = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    body.update({name: code.function(name) for name, code in methods.items()}, **more)
+    body["_rewritten"] = kind, methods
+    try:
+        made: type[nn.Module] = type(kind)(kind.__name__, (Rewritten, kind), body)
+    except Exception as error:  # whatever a metaclass raises
+        raise _NotTraced(f"no class can inherit from {kind.__name__}: {reason(error)}") from error
+    return made
+
+
+def _made_again(kind: type[nn.Module], methods: dict[str, _Code], *args: Any) -> Any:
+    inherited: Any = _inherited(kind, methods)
+    return inherited.__new__(inherited, *args)
+
+
+@contextlib.contextmanager
+def _numbers_read(owner: nn.Module) -> Iterator[dict[str, float]]:
+    """The attributes of one module that are numbers and that the code inside reads."""
+    found: dict[str, float] = {}
+    kind, plain = type(owner), vars(owner).keys() - vars(nn.Module()).keys()
+
+    def read(self: Any, name: str) -> Any:
+        value = kind.__getattribute__(self, name)
+        if name in plain and isinstance(value, (int, float)):
+            found[name] = value
+        return value
+
+    set_class(owner, _inherited(kind, {}, __getattribute__=read))
+    try:
+        yield found
+    finally:
+        set_class(owner, kind)
+
+
+def set_class(module: nn.Module, kind: type) -> None:
+    """Makes a module one of another class, whatever its own class makes of that."""
+    object.__setattr__(module, "__class__", kind)
+
+
 @dataclass
 class Rewriting:
-    """A model whose functions are modules, as far as its parts could be traced."""
+    """What became of the functions that a model calls."""
 
-    model: nn.Module
-    """That which was given, or the module that takes its place if it calls functions itself."""
-    fixed: dict[int, str] = field(default_factory=dict)
-    """By the id of a new module: numbers that its code reads no more."""
-    left: dict[int, str] = field(default_factory=dict)
-    """By the id of a module that was left: why."""
+    notes: dict[int, str] = field(default_factory=dict)
+    """By the id of a new module: what to know of the code that calls it."""
+    left: dict[tuple[int, str], str] = field(default_factory=dict)
+    """By the id of a module and the name of its method that was left: why."""
+    classes: list[str] = field(default_factory=list)
+    """The classes of the modules whose code was rewritten."""
 
 
-def rewrite_functions(model: nn.Module, inputs: Inputs, owners: Sequence[nn.Module]) -> Rewriting:
-    """Replaces modules that call activations' functions by ones that call modules.
+def rewrite_functions(
+    model: nn.Module, inputs: Inputs, functions: Sequence[FunctionCall]
+) -> Rewriting:
+    """Has methods that call activations' functions call modules, which it adds.
 
-    Each is traced on its own, with the modules inside it as they are: their control flow doesn't
-    matter. Modules that torch.fx can't trace are left, and so are those whose trace would lack
+    Each method is traced on its own, with the modules inside as they are: their control flow
+    doesn't matter. The module stays the same object; its class becomes one that inherits from its
+    own. Methods that torch.fx can't trace are left, and so are those whose trace would lack
     something that their code does.
     """
-    done = Rewriting(model)
-    distinct = {id(owner): owner for owner in owners}
-    constants = _constant_arguments(model, inputs, list(distinct.values()))
-    for key, owner in distinct.items():
+    done = Rewriting()
+    # A method that others call comes first, so that their traces have its modules.
+    deepest = sorted(functions, key=lambda each: -each.depth)
+    methods = {(id(each.owner), each.method): each.owner for each in deepest}
+    constants = _constant_arguments(model, inputs, methods)
+    for (key, method), owner in methods.items():
         try:
-            new, read = _traced(owner, constants.get(key, {}))
+            modules, read = _rewrite(owner, method, constants.get((key, method), []))
         except _NotTraced as error:
-            done.left[key] = str(error)
+            done.left[key, method] = str(error)
             continue
+        notes = []
         if read:
             listed = ", ".join(f"{name} = {value}" for name, value in sorted(read.items()))
-            done.fixed[id(new)] = f"fixed in the traced code: {listed}"
-        if owner is done.model:
-            done.model = new
-            continue
-        for parent in list(done.model.modules()):
-            for name, child in parent._modules.items():
-                if child is owner:
-                    parent._modules[name] = new
+            notes.append(f"fixed in the traced code: {listed}")
+        mine = {name for owner_id, name in methods if owner_id == key}
+        for name, called in _other_callers(owner, mine):
+            notes.append(f"{name}, which wasn't run, still calls {called}")
+        done.notes.update({id(module): "; ".join(notes) for module in modules})
+        done.classes.append(type(owner).__name__)
     return done
 
 
 class _NotTraced(Exception):
-    """Why a module is left."""
+    """Why a method is left."""
 
 
 def _constant_arguments(
-    model: nn.Module, inputs: Inputs, owners: Sequence[nn.Module]
-) -> dict[int, dict[str, Any]]:
-    """Arguments that decide what is computed, such as mask=None, by the id of the module.
+    model: nn.Module, inputs: Inputs, methods: Iterable[tuple[int, str]]
+) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    """Arguments that decide what is computed, such as mask=None, in each call of a method.
 
     What torch.fx traces holds for these values, and says so where another is given.
     """
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    modules = {id(module): module for module in model.modules()}
 
-    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
-        bound.apply_defaults()
-        found[id(module)] = {
-            name: value
-            for name, value in bound.arguments.items()
-            if value is None or isinstance(value, (bool, str))
-        }
+    def watch(key: tuple[int, str], own: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            bound = inspect.signature(own).bind(*args, **kwargs)
+            bound.apply_defaults()
+            constants = {
+                name: value
+                for name, value in bound.arguments.items()
+                if value is None or isinstance(value, (bool, str))
+            }
+            found.setdefault(key, []).append(constants)
+            return own(*args, **kwargs)
 
-    handles = [owner.register_forward_pre_hook(look, with_kwargs=True) for owner in owners]
+        return method
+
     args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
-    modules = list(model.modules())
-    try:
-        with without_traces(modules), evaluating(modules), torch.no_grad():
-            model(*args, **kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    everything = list(modules.values())
+    with without_traces(everything), evaluating(everything), torch.no_grad():
+        for owner, name in methods:
+            own = getattr(modules[owner], name)
+            modules[owner].__dict__[name] = watch((owner, name), own)
+        model(*args, **kwargs)
     return found
 
 
@@ -101,14 +207,27 @@ class _Shallow(fx.Tracer):
         return True
 
 
-def _traced(owner: nn.Module, constants: dict[str, Any]) -> tuple[fx.GraphModule, dict[str, float]]:
-    """The module with modules for its activations' functions, and the numbers that it read."""
+def _rewrite(
+    owner: nn.Module, method: str, calls: Sequence[dict[str, Any]]
+) -> tuple[list[nn.Module], dict[str, float]]:
+    """Rewrites one method; the modules that it calls now, and the numbers that its code reads."""
+    if method in vars(owner):
+        raise _NotTraced(f"its module has a {method} that isn't that of its class")
+    copying = ("__reduce__", "__reduce_ex__", "__deepcopy__")
+    kind = owner._rewritten[0] if isinstance(owner, Rewritten) else type(owner)
+    if any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in copying):
+        raise _NotTraced("its class is copied or pickled in a way of its own, which would undo it")
+    if any(one != calls[0] for one in calls[1:]):
+        raise _NotTraced(f"{method} is called with different constants, of which a trace keeps one")
+    constants = calls[0] if calls else {}
     graphs: list[fx.Graph] = []
-    with watched(owner) as changed, numbers_read(owner) as read:
+    with watched(owner) as changed, _numbers_read(owner) as read:
         for is_training in (True, False):
             owner.training = is_training
+            tracer = _Shallow()
+            tracer.traced_func_name = method
             try:
-                graphs.append(_Shallow().trace(owner, concrete_args=dict(constants)))
+                graphs.append(tracer.trace(owner, concrete_args=dict(constants)))
             except Exception as error:  # whatever the module's code raises on a symbolic tensor
                 raise _NotTraced(f"torch.fx can't trace its module: {reason(error)}") from error
     if changed:
@@ -118,18 +237,47 @@ def _traced(owner: nn.Module, constants: dict[str, Any]) -> tuple[fx.GraphModule
     if graph is None:
         raise _NotTraced("its module does something else in training than in evaluation")
     # torch.fx numbers the constant ones, but they may be passed by name.
-    names = inspect.signature(owner.forward).parameters
+    names = list(inspect.signature(getattr(owner, method)).parameters)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     for node, name in zip(inputs, names, strict=False):
         if node.target.lstrip("*") != name and not node.target.startswith("*"):
             node.target = name
-    new = fx.GraphModule(owner, graph, type(owner).__name__)
-    _keep_the_rest(new, owner)
-    if not _put_modules(new):
+    modules = _put_modules(owner, graph)
+    if not modules:
         raise _NotTraced("torch.fx sees no call of it that a module can stand for")
-    new.recompile()
-    take_over(new, owner)
-    return new, read
+    new = _inherited(type(owner), {method: _Code.of(graph)})
+    for name, module in modules.items():
+        owner.add_module(name, module)
+    set_class(owner, new)
+    return list(modules.values()), read
+
+
+def _other_callers(owner: nn.Module, methods: set[str]) -> list[tuple[str, str]]:
+    """The methods of a module's class that call functions of activations and aren't among these."""
+    found = []
+    kind = owner._rewritten[0] if isinstance(owner, Rewritten) else type(owner)
+    for name in dir(kind):
+        if name in methods or name.startswith("__") or hasattr(nn.Module, name):
+            continue
+        named = sorted(_names_in(getattr(kind, name, None)))
+        called = [
+            each
+            for each in named
+            if not hasattr(owner, each)
+            and any(find_function(getattr(home, each, None)) for home in (F, torch, Tensor))
+        ]
+        if called:
+            found.append((name, ", ".join(called)))
+    return found
+
+
+def _names_in(function: Any) -> set[str]:
+    """The names of attributes and globals in the code of a function; none for anything else."""
+    code = getattr(inspect.unwrap(function), "__code__", function)
+    if not isinstance(code, CodeType):
+        return set()
+    inner = (_names_in(each) for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def _with_mode(training: fx.Graph, evaluation: fx.Graph) -> fx.Graph | None:
@@ -151,20 +299,11 @@ def _with_mode(training: fx.Graph, evaluation: fx.Graph) -> fx.Graph | None:
     return training
 
 
-def _keep_the_rest(new: fx.GraphModule, owner: nn.Module) -> None:
-    """What torch.fx doesn't reach or takes apart stays: modules, buffers, attributes."""
-    for name in ("_parameters", "_buffers", "_modules"):
-        getattr(new, name).update(getattr(owner, name))
-    new._non_persistent_buffers_set |= owner._non_persistent_buffers_set
-    for key, value in vars(owner).items():
-        if key not in new.__dict__ and not key.startswith("_"):
-            new.__dict__[key] = value
-
-
-def _put_modules(new: fx.GraphModule) -> bool:
-    """Puts a module at every call of an activation's function; False if there is none."""
+def _put_modules(owner: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
+    """Has the graph call a module in place of every activation's function; the modules by name."""
+    made: dict[str, nn.Module] = {}
     count = 0
-    for node in list(new.graph.nodes):
+    for node in list(graph.nodes):
         function = getattr(Tensor, node.target, None) if node.op == "call_method" else node.target
         record = find_function(function) if node.op in ("call_function", "call_method") else None
         named = {**node.kwargs, "inplace": True} if _ends_in_underscore(node) else node.kwargs
@@ -173,19 +312,19 @@ def _put_modules(new: fx.GraphModule) -> bool:
             continue
         source = node.args[0] if node.args else node.kwargs["input"]
         name = f"{record.name}_{count}"
-        while hasattr(new, name):
+        while hasattr(owner, name) or name in made:
             count += 1
             name = f"{record.name}_{count}"
-        new.add_submodule(name, module.train(new.training))
-        with new.graph.inserting_before(node):
-            called = new.graph.call_module(name, (source,))
+        made[name] = module.train(owner.training)
+        with graph.inserting_before(node):
+            called = graph.call_module(name, (source,))
         if getattr(module, "inplace", False) and isinstance(source, fx.Node):
             # What follows takes the output, which is the same tensor; views of it may remain.
             source.replace_all_uses_with(called, set(_after(node)).__contains__)
         node.replace_all_uses_with(called)
-        new.graph.erase_node(node)
+        graph.erase_node(node)
         count += 1
-    return count > 0
+    return made
 
 
 def _ends_in_underscore(node: fx.Node) -> bool:

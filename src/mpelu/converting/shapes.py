@@ -29,7 +29,7 @@ _RESHAPES = ("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as",
 _EXCHANGES = (
     "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "mT", "mH", "H", "adjoint",
 )  # fmt: skip
-_MOVES = (*_RESHAPES, *_EXCHANGES, "permute", "T", "unsqueeze", "squeeze", "getitem", "select")
+MOVES = (*_RESHAPES, *_EXCHANGES, "permute", "T", "unsqueeze", "squeeze", "getitem", "select")
 
 
 def carried(call: Call, before: Channels, shape: torch.Size | None, batch: int) -> Channels | None:
@@ -69,7 +69,7 @@ def _carried_blindly(call: Call, before: Channels) -> Channels | None:
         if start == 0:  # with the batch
             return None
         return before if before.dim == 1 and start > 1 else Channels(-1, before.source)
-    return None if operation in _MOVES else before
+    return None if operation in MOVES else before
 
 
 def _operation(call: Call) -> str:

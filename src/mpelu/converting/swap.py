@@ -26,7 +26,7 @@ from mpelu.converting.putting import (
 )
 from mpelu.converting.recognize import LEAKY_BETA, Start, is_among, start_of
 from mpelu.converting.report import Conversion, ConvertedActivation
-from mpelu.converting.rewrite import Rewriting, rewrite_functions
+from mpelu.converting.rewrite import Rewriting, rewrite_functions, set_class
 from mpelu.converting.trials import difference, is_off, outputs
 from mpelu.graph import Inputs, snapshot
 from mpelu.init.model import check_inputs, input_error
@@ -66,8 +66,9 @@ def convert(
         skip: paths of modules to leave, with everything in them; "layer4.*" and the like match as
             file names do.
         shared: one alpha and beta for all channels.
-        rewrite: also swap calls of functions, such as F.relu, torch.relu or x.relu(). The modules
-            that make them are traced by torch.fx and replaced; use the `model` of the result.
+        rewrite: also swap calls of functions, such as F.relu, torch.relu or x.relu(). The methods
+            that make them are traced by torch.fx and get new code. The model stays the same object
+            and keeps its other methods; its class then inherits from the one it had.
         dim: dimension of the channels, for all or by path, in place of what was found.
 
     Returns:
@@ -93,13 +94,13 @@ def convert(
         raise ValueError("convert: expected example_inputs with rewrite=True, got None")
     skipped = [skip] if isinstance(skip, str) else list(skip or ())
     restore = snapshot(list(model.modules()), values=False)
+    classes = [(module, type(module)) for module in model.modules()]
     random_state = random.getstate()
     try:
         before = _outputs(model, example_inputs) if keep_function else None
-        rewriting = Rewriting(model)
+        rewriting = Rewriting()
         if rewrite and example_inputs is not None:
             rewriting = _rewritten(model, example_inputs, replace, skipped)
-        model = rewriting.model
         places = list(find_places(model, replace))
         check_paths(skipped, dim, model, [place.path for place in places])
         starts = [
@@ -113,13 +114,17 @@ def convert(
         found = _observed(model, example_inputs, [place.module for place in places])
         made = replacements(places, starts, found, shared, dim)
         rehearsed, was_off = None, False
+        has_functions = any(not isinstance(place.original, nn.Module) for place in places)
         if found is not None and example_inputs is not None:
             overwrite_where_needed(model, example_inputs, places, made, found)
             if before is not None:
                 rehearsed = rehearsal(model, example_inputs, places, made)
-                was_off = is_off(before, _outputs(model, example_inputs) or [])
+                if rewrite or has_functions:  # the model isn't what it was before
+                    was_off = is_off(before, _outputs(model, example_inputs) or [])
         rows = put(places, starts, made, found, rehearsed, rewriting)
-        rows += _functions_left(model, example_inputs, rewriting if rewrite else None)
+        if has_functions and example_inputs is not None:  # which may be called again now
+            found = _observed(model, example_inputs)
+        rows += _functions_left(model, found, rewriting if rewrite else None)
         if not any(row.is_swapped for row in rows):
             raise ValueError(nothing_to_swap(model, rows))
         off = None
@@ -130,10 +135,18 @@ def convert(
                 rows = [unexplained(row, off) for row in rows]
     except BaseException:
         restore()
+        for module, kind in classes:
+            if type(module) is not kind:
+                set_class(module, kind)
         raise
     finally:
         random.setstate(random_state)
-    return Conversion(model=model, rows=tuple(rows), difference=off)
+    return Conversion(
+        model=model,
+        rows=tuple(rows),
+        difference=off,
+        rewritten=tuple(dict.fromkeys(rewriting.classes)),
+    )
 
 
 def _rewritten(
@@ -142,18 +155,34 @@ def _rewritten(
     replace: Sequence[type[nn.Module]] | None,
     skipped: Sequence[str],
 ) -> Rewriting:
-    """The model with modules for the functions it calls, as far as torch.fx traces what does."""
-    found = _observed(model, inputs)
+    """Has the model call modules in place of functions where torch.fx can trace the caller.
+
+    Functions in attributes are modules already by then, unless they are called with more than their
+    input.
+    """
+    places = list(find_places(model, replace))
+    found = _observed(model, inputs, [place.module for place in places])
     assert found is not None
-    return rewrite_functions(
+    if found.with_more:
+        for place in places:
+            if id(place.module) in found.with_more:
+                place.put_back()
+        found = _observed(model, inputs)
+        assert found is not None
+    rewriting = rewrite_functions(
         model,
         inputs,
         [
-            each.owner
+            each
             for each in found.functions
-            if not is_skipped(each.path, skipped) and is_among(each.record, replace)
+            if not each.stays
+            and not is_skipped(each.path, skipped)
+            and is_among(each.record, replace)
         ],
     )
+    for place in places:
+        place.put_back()
+    return rewriting
 
 
 def _observed(
@@ -169,14 +198,20 @@ def _observed(
 
 
 def _functions_left(
-    model: nn.Module, inputs: Inputs | None, rewriting: Rewriting | None
+    model: nn.Module, found: Observation | None, rewriting: Rewriting | None
 ) -> list[ConvertedActivation]:
-    found = None if inputs is None else _observed(model, inputs)
     rows = []
+    remaining = set(model.modules())  # activations that call one have been swapped
     for each in () if found is None else found.functions:
+        if each.owner not in remaining:
+            continue
         hint = "rewrite=True swaps it"
         if rewriting is not None:
-            hint = rewriting.left.get(id(each.owner), "not one that rewrite=True swaps")
+            hint = rewriting.left.get(
+                (id(each.owner), each.method), "not one that rewrite=True swaps"
+            )
+        if each.stays:
+            hint = each.stays
         rows.append(
             ConvertedActivation(
                 path=each.path,

@@ -6,10 +6,13 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpelu.graph import Inputs, arguments, substitute, tensors_in, unchanged
 
@@ -57,26 +60,55 @@ def overwriting_needed(
 ) -> set[int]:
     """The ids of the activations that have to overwrite their inputs.
 
-    A model may go on with what an activation has overwritten, or with a view of it. This is found
-    by trying: an activation that gets a copy instead leaves the outputs as they are, or doesn't.
+    A model may go on with what an activation has overwritten, or with a view of it. To find out,
+    the activations get copies for a pass in each mode: what reads the memory of an input
+    afterwards, counts on finding the output there.
 
     Args:
         model: with activations that overwrite their inputs.
         inputs: of the model.
         activations: those that overwrite their inputs.
     """
-    expected = _in_both_modes(model, inputs) if activations else []
+    needed: set[int] = set()
+    for is_training in (False, True) if activations else ():
+        reads = _Reads()
+        on_copies = {module: _on_copies(module, reads) for module in activations}
+        try:
+            with _acting(on_copies), reads:
+                _run(model, inputs, is_training=is_training, after=partial(_kept, model))
+        except Exception:  # whatever the model's code raises, as without targets in training
+            pass
+        needed |= reads.needed
+    return needed
 
-    def matters(copied: Sequence[nn.Module]) -> bool:
-        with _acting({module: _on_copies(module) for module in copied}):
-            return not _are_same(expected, _in_both_modes(model, inputs))
 
-    if not activations or not matters(activations):
-        return set()
-    needed = {id(module) for module in activations if matters([module])}
-    # One that isn't needed alone may be together with others.
-    is_enough = not matters([module for module in activations if id(module) not in needed])
-    return needed if is_enough else {id(module) for module in activations}
+def _kept(model: nn.Module, output: Any) -> list[Tensor]:
+    """What lasts longer than a forward pass."""
+    return [*tensors_in(output), *model.buffers()]
+
+
+class _Reads(TorchDispatchMode):
+    """Finds the activations whose inputs are read once they should have been overwritten."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.needed: set[int] = set()
+        # Weak, so that no input is kept alive; while a reference is, its number isn't given again.
+        self._overwritten: dict[int, tuple[StorageWeakRef, set[int]]] = {}
+
+    def add(self, module: nn.Module, tensor: Tensor) -> None:
+        """Notes that the module should have overwritten the tensor by now."""
+        memory: Any = StorageWeakRef(tensor.untyped_storage())
+        self._overwritten.setdefault(memory.cdata, (memory, set()))[1].add(id(module))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        for tensor in tensors_in((args, kwargs)):
+            if tensor.layout is torch.strided:
+                memory = tensor.untyped_storage()._cdata
+                self.needed |= self._overwritten.get(memory, (None, set[int]()))[1]
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True)
@@ -132,40 +164,15 @@ def _run(
         return [tensor.clone() for tensor in after(model.train(is_training)(*args, **kwargs))]
 
 
-def _in_both_modes(model: nn.Module, inputs: Inputs) -> list[list[Tensor]]:
-    """Outputs and buffers in evaluation and in training; nothing for a mode that fails."""
-    found: list[list[Tensor]] = []
-    for is_training in (False, True):
-        try:
-            seen = _run(
-                model,
-                inputs,
-                is_training=is_training,
-                after=lambda output: [*tensors_in(output), *model.buffers()],
-            )
-        except Exception:  # whatever the model's code raises, as without targets in training
-            seen = []
-        found.append(seen)
-    return found
-
-
-def _are_same(one: Sequence[Sequence[Tensor]], other: Sequence[Sequence[Tensor]]) -> bool:
-    return all(
-        len(mine) == len(its)
-        and all(
-            a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
-            for a, b in zip(mine, its, strict=True)
-        )
-        for mine, its in zip(one, other, strict=True)
-    )
-
-
-def _on_copies(module: nn.Module) -> Callable[..., Any]:
+def _on_copies(module: nn.Module, reads: _Reads) -> Callable[..., Any]:
     forward = module.forward
 
     def on_copies(*args: Any, **kwargs: Any) -> Any:
         copied_args, copied_kwargs = substitute((args, kwargs), Tensor, torch.clone)
-        return forward(*copied_args, **copied_kwargs)
+        output = forward(*copied_args, **copied_kwargs)
+        for tensor in tensors_in((args, kwargs)):
+            reads.add(module, tensor)
+        return output
 
     return on_copies
 
