@@ -303,6 +303,97 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+WITHOUT_MEMORY = """
+import torch, mpelu
+from mpelu.kernels import native
+
+def zero(t):
+    return torch._efficientzerotensor(t.shape, dtype=t.dtype)
+
+def freed(t):
+    t = t.clone()
+    t.untyped_storage().resize_(0)
+    return t
+
+def view(t):  # whose address isn't null
+    whole = torch.cat([torch.ones(2**21), t.flatten()])
+    t = whole[2**21:].view_as(t)
+    free(whole)
+    return t
+
+def nested(t):
+    return torch.nested.nested_tensor(list(t))
+
+def values(*tensors):
+    dense = (torch._from_functional_tensor(t) if torch._is_functional_tensor(t) else t
+             for t in tensors)
+    return [[round(v, 5) for v in t.flatten().tolist()] for t in dense]
+
+def gradients(x, a, b, grad, between=None, **options):
+    x, a, b = (t.detach().requires_grad_() for t in (x, a, b))
+    y = mpelu.mpelu(x, a, b)
+    if between:
+        between(x, y)
+    return values(*torch.autograd.grad(y, (x, a, b), grad, **options))
+
+def message(use, *arguments, **options):
+    try:
+        use(*arguments, **options)
+    except (RuntimeError, TypeError) as error:
+        return str(error)
+
+def free(*tensors):
+    for t in tensors:
+        t.untyped_storage().resize_(0)
+
+x, g, b = torch.tensor([[-1.0, 2.0], [0.5, -2.0]]), torch.ones(2, 2), torch.tensor([1.0, 2.0])
+def check():
+    for a in (torch.tensor([0.5, 1.0]), torch.tensor([0.5, -1.0])):  # keeps the output, the input
+        uses = {
+            "forward": lambda make: values(mpelu.mpelu(make(x), a, b)),
+            "shared": lambda make: values(mpelu.mpelu(make(x), 1.0, 1.0)),
+            "in place": lambda make: values(mpelu.mpelu(make(x.clone()), a, b, inplace=True)),
+            "alpha": lambda make: values(mpelu.mpelu(x, make(a), b)),
+            "beta": lambda make: values(mpelu.mpelu(x, a, make(b))),
+            "backward": lambda make: gradients(make(x), a, b, g),
+            "gradient": lambda make: gradients(x, a, b, make(g)),
+        }
+        for make, like in ((zero, torch.zeros_like), (torch._to_functional_tensor, torch.clone)):
+            for name, use in uses.items():
+                if (make, name) == (zero, "in place"):
+                    assert "ZeroTensors are immutable" in message(use, make)
+                else:
+                    assert use(make) == use(like), (make, name, use(make), use(like))
+        for name, use in uses.items():
+            for make in (freed, view):
+                got = message(use, make)
+                assert got and "mpelu: expected tensors with memory, got" in got, (name, got)
+            if name not in ("alpha", "beta", "gradient"):  # autograd refuses the gradient itself
+                got = message(use, nested)
+                assert got and got.startswith("mpelu: expected a dense input, got a nested "), got
+        for options in ({}, {"create_graph": True}):
+            got = message(gradients, x.clone(), a, b, g, free, **options)
+            assert got and "storage of 0 bytes" in got, got
+
+    y = x.clone().requires_grad_()
+    torch.sgn(mpelu.mpelu(y, 1.0, 1.0)).sum().backward()
+    assert y.grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+if native.library is None:
+    check()
+else:
+    for instructions in (b"avx512", b"avx2", b"portable"):
+        if native.library.mpelu_select(instructions):
+            check()
+"""
+
+
+@pytest.mark.parametrize("backend", ["", "eager"], ids=["native", "eager"])
+def test_tensors_without_memory_are_served_or_refused(backend: str) -> None:
+    done = run_python(WITHOUT_MEMORY, MPELU_BACKEND=backend, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+
+
 def test_backend_says_which_and_why() -> None:
     code = "import mpelu; print(mpelu.kernels.backend())"
     assert "MPELU_BACKEND=eager" in run_python(code, MPELU_BACKEND="eager").stdout

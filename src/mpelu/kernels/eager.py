@@ -28,6 +28,11 @@ def check(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> None:
                 f"mpelu: expected a dense {name}, got the layout {tensor.layout}; "
                 f"convert it with {name}.to_dense()"
             )
+        if tensor.is_nested:
+            raise TypeError(
+                f"mpelu: expected a dense {name}, got a nested tensor; "
+                f"convert it with {name}.to_padded_tensor(0.0)"
+            )
         if tensor.device != input.device:
             raise ValueError(
                 f"mpelu: expected {name} on the device of the input, {input.device}, "
@@ -48,6 +53,20 @@ def check(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> None:
             )
 
 
+def check_memory(*tensors: Tensor) -> None:
+    """Raise an error for freed storage, where torch's operations would end the process."""
+    for tensor in tensors:
+        try:
+            is_freed = tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
+        except NotImplementedError:  # a wrapper, which has no storage
+            continue
+        if is_freed:
+            raise RuntimeError(
+                "mpelu: expected tensors with memory, got one of shape "
+                f"{list(tensor.shape)} with a storage of 0 bytes; resize its storage before use"
+            )
+
+
 def output_suffices(alpha: Tensor, dtype: torch.dtype) -> bool:
     """Whether the gradients can be calculated from the output, so that the input need not be kept.
 
@@ -58,6 +77,8 @@ def output_suffices(alpha: Tensor, dtype: torch.dtype) -> bool:
     """
     if dtype not in (torch.float32, torch.float64) or not alpha.is_cpu:
         return False
+    if not alpha.numel():  # no channels, no elements
+        return True
     return 1e-20 <= alpha.min().item() <= alpha.max().item() < 1e30
 
 
