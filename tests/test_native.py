@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -418,6 +419,64 @@ def test_without_the_library_one_warning_says_so(
     assert mpelu.kernels.backend().name == "eager"
     assert reason in mpelu.kernels.backend().reason
     assert mpelu.mpelu(torch.tensor([-1.0]), 1.0, 1.0) < 0
+
+
+def test_a_library_of_another_version_is_not_called(
+    eager_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Structures are passed by their layout, so an old library in a checkout would read garbage."""
+    needs_library = Path(mpelu.kernels.__file__).with_name("_native.so")
+    if not needs_library.exists():
+        pytest.skip("no native kernel")
+    monkeypatch.setattr(native, "reason", "")
+    monkeypatch.delenv("MPELU_BACKEND", raising=False)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    old = needs_library.read_bytes().replace(b"mpelu_abi\0", b"mpelu_abc\0")
+    (tmp_path / "_native.so").write_bytes(old)  # as before there was a number
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="of another version.*setup.py build_ext") as said:
+            native.load()
+        assert len(said) == 1
+        assert native.library is None
+        assert "another version" in mpelu.kernels.backend().reason
+        assert mpelu.mpelu(torch.tensor([-1.0]), 1.0, 1.0) < 0
+        monkeypatch.setattr(native, "__file__", mpelu.kernels.__file__)
+        monkeypatch.setattr(native, "_ABI", native._ABI + 1)
+
+
+def test_on_windows_no_compiler_is_asked_for(
+    eager_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "reason", "")
+    monkeypatch.delenv("MPELU_BACKEND", raising=False)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.warns(RuntimeWarning, match="no CPU kernel for Windows.*MPELU_BACKEND") as said:
+        native.load()
+    assert "compiler" not in str(said[0].message)
+
+
+@pytest.mark.parametrize("capsule", [None, 7, "another name"])
+def test_another_table_of_torch_leaves_the_kernel_to_python(
+    monkeypatch: pytest.MonkeyPatch, capsule: object
+) -> None:
+    needs_functions()
+    for name in ("library", "reason", "_forward", "_backward"):
+        monkeypatch.setattr(native, name, getattr(native, name))
+    if capsule == "another name":
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = (
+            ctypes.py_object,
+            [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+        )
+        capsule = new(1, b"dlpack_exchange_api_2", None)
+    monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", capsule)
+    native.load()
+    assert native.library is not None
+    assert native._forward is None
+    assert mpelu.kernels.backend().name == "native"
+    x = torch.randn(3, 4)
+    assert_close(MPELU(4)(x), torch.nn.functional.elu(x))
 
 
 @pytest.mark.parametrize("compiler", ["found", "missing"])
