@@ -321,22 +321,21 @@ def test_zero_channels(backend: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("alpha", [0.7, -0.7])
 def test_memory_that_is_copied_on_write_stays_shared(backend: str, alpha: float) -> None:
-    def shared(t: torch.Tensor) -> torch.Tensor:
-        return torch._lazy_clone(t)
-
+    shared = torch._lazy_clone
+    is_shared = torch._C._is_cow_tensor  # type: ignore[attr-defined]
     x, g = torch.randn(2, 4, 3), torch.rand(2, 4, 3)
     a, b = torch.full((4,), alpha), torch.rand(4) + 0.5
-    plain = [t.clone().requires_grad_() for t in (x, a, b)]
-    y = mpelu.mpelu(*plain)
-    expected = torch.autograd.grad(y, plain, g)
+    exact = reference.forward(x, a, b)
+    expected = reference.gradients(g, x, a, b)
     for source in (x, x.transpose(0, 2).contiguous().transpose(0, 2), torch.cat([x, x])[2:]):
-        inputs = [shared(t) for t in (source, a, b, g)]
-        for t in inputs[:3]:
-            t.requires_grad_()
-        output = mpelu.mpelu(*inputs[:3])
-        assert_close(output, y)
-        assert_close(torch.autograd.grad(output, inputs[:3], inputs[3]), expected)
-        assert all(torch._C._is_cow_tensor(t) for t in inputs)
+        inputs = [shared(t).requires_grad_() for t in (source, a, b)]
+        first, second, third = inputs
+        output, grad = mpelu.mpelu(first, second, third), shared(g)
+        got = torch.autograd.grad(output, inputs, grad)
+        assert_close(output.double(), exact, rtol=1e-5, atol=1e-6)
+        for one, other in zip(got, expected, strict=True):
+            assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+        assert all(map(is_shared, (*inputs, grad)))
         before = source.clone()
         mpelu.mpelu(shared(source), a, b, inplace=True)
         assert torch.equal(source, before)
@@ -362,10 +361,10 @@ def test_gradients_are_finite_where_their_values_are(
     scale = 1e270 if dtype == torch.float64 else 1.0
     inputs = torch.tensor([[x, 2.0, -1e-4], [3.0, -1.0, x]], dtype=dtype)
     grads = torch.tensor([[grad, -grad, 0.0], [grad, 0.0, grad / 2]], dtype=dtype) * scale
-    a, b = (torch.tensor([v, 1.0, v], dtype=parameters) for v in (alpha, beta))
-    tensors = [t.requires_grad_() for t in (inputs, a, b)]
-    got = torch.autograd.grad(mpelu.mpelu(*tensors), tensors, grads)
-    expected = reference.gradients(grads, *tensors)
+    inputs.requires_grad_()
+    a, b = (torch.tensor([v, 1.0, v], dtype=parameters, requires_grad=True) for v in (alpha, beta))
+    got = torch.autograd.grad(mpelu.mpelu(inputs, a, b), (inputs, a, b), grads)
+    expected = reference.gradients(grads, inputs, a, b)
     tolerance = 1e-2 if dtype == torch.bfloat16 else 2e-5
     for one, other in zip(got, expected, strict=True):
         wanted = other.to(one.dtype)  # the last one may be too large itself

@@ -84,7 +84,7 @@ def test_the_dimension_that_fits_is_suggested(shape: tuple[int, ...], dim: int, 
     with pytest.raises(ValueError, match=rf"with dim={dim}, got 64; set dim={hint}$"):
         MPELU(64, dim=dim)(torch.zeros(shape))
     assert MPELU(64, dim=hint)(torch.zeros(shape)).shape == shape
-    with pytest.raises(ValueError, match="got 64$"):
+    with pytest.raises(ValueError, match=r"got 64$"):
         MPELU(64)(torch.zeros(2, 10, 63))
 
 

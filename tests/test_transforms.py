@@ -153,12 +153,12 @@ def test_batched_gradients_equal_a_loop(backend: str, layout: str, sign: float) 
         assert_close(batched, expected, rtol=bound, atol=bound)
         assert_close(torch.vmap(each)(grads), expected, rtol=bound, atol=bound)
 
-    def some(*inputs: Tensor) -> Tensor:
-        return mpelu.mpelu(*inputs)[:, :, 1, :2].flatten()
+    def some(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return mpelu.mpelu(x, a, b)[:, :, 1, :2].flatten()
 
-    jacobian = torch.autograd.functional.jacobian
-    loop = jacobian(some, (x, a, b))
-    assert_close(jacobian(some, (x, a, b), vectorize=True), loop, rtol=bound, atol=bound)
+    jacobian: Callable[..., object] = torch.autograd.functional.jacobian
+    each_row = jacobian(some, (x, a, b))
+    assert_close(jacobian(some, (x, a, b), vectorize=True), each_row, rtol=bound, atol=bound)
 
 
 def test_a_tensor_that_escaped_from_a_transform(backend: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch  # before the library is loaded: both then share torch's OpenMP threads
 from torch import Tensor, empty_like, get_num_threads, strided
-from torch._C import _is_cow_tensor
+from torch._C import _is_cow_tensor  # type: ignore[attr-defined]
 from torch.nn import Parameter
 
 from mpelu.kernels import eager, registry
@@ -311,8 +311,9 @@ def _is_special(tensor: Tensor, alpha: Tensor, beta: Tensor, grad: Tensor | None
 
 def _address(tensor: Tensor) -> int:
     """Where to read a tensor. `data_ptr` alone would copy memory that is copied on write."""
-    if _is_cow_tensor(tensor):
-        return torch._C._data_address(tensor) + tensor.storage_offset() * tensor.element_size()
+    if type(tensor) is not Parameter and _is_cow_tensor(tensor):
+        start: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
+        return start + tensor.storage_offset() * tensor.element_size()
     return tensor.data_ptr()
 
 

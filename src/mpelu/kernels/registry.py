@@ -94,7 +94,7 @@ def has_memory(*tensors: Tensor) -> bool:
     none at all, and storage can be freed.
     """
     try:
-        return all(map(torch._C._data_address, tensors))
+        return all(map(torch._C._data_address, tensors))  # type: ignore[attr-defined]
     except RuntimeError:  # no storage
         return False
 
