@@ -35,7 +35,7 @@ class MPELU(nn.Module):
         beta: as alpha; positive.
         dim: dimension of the channels; -1 for tokens of shape [batch, length, channels].
         inplace: overwrite the input. Saves the memory of the output, but nothing that is kept for
-            backward, which is the output alone in most cases (see docs/semantics.md).
+            backward: one tensor, the output while every alpha is positive (see docs/semantics.md).
         device: of the parameters.
         dtype: of the parameters.
 

@@ -313,7 +313,7 @@ def _address(tensor: Tensor) -> int:
     """Where to read a tensor. `data_ptr` alone would copy memory that is copied on write."""
     if type(tensor) is not Parameter and _is_cow_tensor(tensor):
         start: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
-        return start + tensor.storage_offset() * tensor.element_size()
+        return start + int(tensor.storage_offset()) * tensor.element_size()
     return tensor.data_ptr()
 
 
