@@ -66,12 +66,12 @@ def test_minus_infinity(backend: str, alpha: float) -> None:
 def test_a_nan_input_has_no_gradient_in_programs_for_others(program: str) -> None:
     module, example = MPELU(2), (torch.ones(1, 2),)
     other: Callable[[torch.Tensor], torch.Tensor] = {
-        "traced": lambda: torch.jit.trace(module, example),
+        "traced": lambda: torch.jit.trace(module, example),  # type: ignore[no-untyped-call]
         "exported": lambda: torch.export.export(module, example).module(),
         "scripted": lambda: torch.jit.script(module),
     }[program]()
     x = torch.tensor([[NAN, 1.0]], requires_grad=True)
-    y = other(x)
+    y: torch.Tensor = other(x)
     assert y.isnan().tolist() == [[True, False]]
     (got,) = torch.autograd.grad(y.sum(), x)
     assert got.tolist() == [[0.0, 1.0]]
@@ -178,7 +178,8 @@ def test_compiled_networks_keep_the_input() -> None:
     x, kept = torch.randn(2, 3, 8, 8), {}
     for activation in (torch.nn.ReLU, partial(MPELU, 4)):
         layers = [torch.nn.Conv2d(3, 4, 1), activation(), torch.nn.Conv2d(4, 4, 1), activation()]
-        model = torch.compile(torch.nn.Sequential(*layers), fullgraph=True)
+        model = torch.nn.Sequential(*layers)
+        model.compile(fullgraph=True)
         kept[activation is torch.nn.ReLU] = kept_bytes(model, x)
     assert kept[False] > 1.5 * kept[True]
 
