@@ -123,6 +123,20 @@ def test_empty_batch(dtype: torch.dtype) -> None:
     assert ga.tolist() == gb.tolist() == [0.0] * 4
 
 
+def test_tensors_without_memory_never_reach_the_kernels(launches: list[str]) -> None:
+    x = torch.randn(2, 3, requires_grad=True)
+    y = mpelu.mpelu(x, 1.0, 1.0)
+    assert launches == ["forward"]
+    torch.sgn(y).sum().backward()  # with a gradient that is a zero tensor
+    assert x.grad is not None
+    assert not x.grad.any()
+    assert not mpelu.mpelu(torch._efficientzerotensor((2, 3)), 1.0, 1.0).any()
+    x.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="expected tensors with memory, got one of shape"):
+        mpelu.mpelu(x, 1.0, 1.0)
+    assert launches == ["forward"]
+
+
 @pytest.mark.parametrize("name", ["more tiles than a program takes", "shared", "channels_last"])
 def test_two_backward_passes_are_equal_to_the_bit(name: str) -> None:
     first, second = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -109,6 +110,33 @@ def test_beta_does_not_sink_further_than_the_step_that_took_it_below() -> None:
         values.append(module.beta[0].item())
     assert values[0] < 0
     assert values[1:] == values[:1] * 4
+
+
+@pytest.mark.parametrize(
+    ("make", "lowest", "count"),
+    [
+        (partial(torch.optim.SGD, lr=0.1), -0.026, 1),
+        (partial(torch.optim.SGD, lr=0.1, momentum=0.9), -2.07, 7),
+        (partial(torch.optim.Adam, lr=0.1), -0.73, 10),
+    ],
+    ids=["SGD", "momentum", "Adam"],
+)
+def test_how_far_optimizers_with_a_memory_take_beta(
+    make: Callable[..., torch.optim.Optimizer], lowest: float, count: int
+) -> None:
+    module = MPELU(beta=0.5)
+    update, x = make([module.beta]), torch.tensor([-1.0])
+
+    def step(direction: int) -> float:
+        module.zero_grad()
+        (direction * module(x)).sum().backward()
+        update.step()
+        return module.beta.item()
+
+    while step(-1) >= MIN_BETA:
+        pass
+    assert min(step(-1) for _ in range(20)) == pytest.approx(lowest, abs=0.01)
+    assert next(n for n in range(1, 20) if step(1) >= MIN_BETA) == count
 
 
 @pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])

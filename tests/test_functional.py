@@ -303,6 +303,75 @@ def test_gradients_that_come_in_another_layout(backend: str, grad: str) -> None:
         assert_close(got.double(), expected, rtol=rtol, atol=atol)
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (0, 0), (2, 0, 3)])
+def test_zero_channels(backend: str, shape: tuple[int, ...]) -> None:
+    """As nn.functional.prelu: nothing comes out of nothing."""
+    x, a, b = torch.rand(shape).requires_grad_(), *torch.rand(2, 0).requires_grad_().unbind()
+    y = mpelu.mpelu(x, a, b)
+    assert y.shape == shape
+    gradients = torch.autograd.grad(y.sum(), (x, a, b))
+    assert [g.shape for g in gradients] == [shape, (0,), (0,)]
+    assert mpelu.mpelu(x * 1, a, b, inplace=True).shape == shape
+    lazy = mpelu.LazyMPELU(dim=1)
+    assert lazy(x).shape == shape
+    assert repr(lazy) == "MPELU(num_parameters=0)"
+    with pytest.raises(ValueError, match=r"with 1 or 3 values .* got 0"):
+        mpelu.mpelu(torch.rand(2, 3), a, b)
+
+
+@pytest.mark.parametrize("alpha", [0.7, -0.7])
+def test_memory_that_is_copied_on_write_stays_shared(backend: str, alpha: float) -> None:
+    shared = torch._lazy_clone
+    is_shared = torch._C._is_cow_tensor  # type: ignore[attr-defined]
+    x, g = torch.randn(2, 4, 3), torch.rand(2, 4, 3)
+    a, b = torch.full((4,), alpha), torch.rand(4) + 0.5
+    exact = reference.forward(x, a, b)
+    expected = reference.gradients(g, x, a, b)
+    for source in (x, x.transpose(0, 2).contiguous().transpose(0, 2), torch.cat([x, x])[2:]):
+        inputs = [shared(t).requires_grad_() for t in (source, a, b)]
+        first, second, third = inputs
+        output, grad = mpelu.mpelu(first, second, third), shared(g)
+        got = torch.autograd.grad(output, inputs, grad)
+        assert_close(output.double(), exact, rtol=1e-5, atol=1e-6)
+        for one, other in zip(got, expected, strict=True):
+            assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+        assert all(map(is_shared, (*inputs, grad)))
+        before = source.clone()
+        mpelu.mpelu(shared(source), a, b, inplace=True)
+        assert torch.equal(source, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("alpha", "beta", "x", "grad"),
+    [
+        (1e4, 1.0, -1e-3, 1e35),
+        (1e4, 1.0, -3.0, -1e35),
+        (-1e4, 1.0, -1e-3, 1e35),
+        (1e8, 1e-6, -1e-3, 1e34),
+        (98.0, 0.01, -1e-2, 2e37),
+        (1e29, 1.0, -1e-9, 1e10),
+    ],
+)
+def test_gradients_are_finite_where_their_values_are(
+    backend: str, dtype: torch.dtype, alpha: float, beta: float, x: float, grad: float
+) -> None:
+    """What the kernel sums up, the gradient times f, would be more than float32 holds."""
+    parameters = torch.float64 if dtype == torch.float64 else torch.float32
+    scale = 1e270 if dtype == torch.float64 else 1.0
+    inputs = torch.tensor([[x, 2.0, -1e-4], [3.0, -1.0, x]], dtype=dtype)
+    grads = torch.tensor([[grad, -grad, 0.0], [grad, 0.0, grad / 2]], dtype=dtype) * scale
+    inputs.requires_grad_()
+    a, b = (torch.tensor([v, 1.0, v], dtype=parameters, requires_grad=True) for v in (alpha, beta))
+    got = torch.autograd.grad(mpelu.mpelu(inputs, a, b), (inputs, a, b), grads)
+    expected = reference.gradients(grads, inputs, a, b)
+    tolerance = 1e-2 if dtype == torch.bfloat16 else 2e-5
+    for one, other in zip(got, expected, strict=True):
+        wanted = other.to(one.dtype)  # the last one may be too large itself
+        scale = wanted[wanted.isfinite()].abs().max().item()
+        assert_close(one, wanted, rtol=tolerance, atol=1e-6 * scale)
+
+
 def test_bad_input_is_named() -> None:
     one = torch.ones(1)
     with pytest.raises(TypeError, match=r"expected a floating point input, got torch.int64"):

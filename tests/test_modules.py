@@ -69,6 +69,25 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
         MPELU(**arguments)
 
 
+@pytest.mark.parametrize("value", ["x", None, [1.0, "x", 2.0], [[1.0], [2.0, 3.0]], 10**400])
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_an_initial_value_that_is_no_number_is_named(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^MPELU: expected {name} as a number or a sequence of "):
+        MPELU(3, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "hint"),
+    [((2, 10, 64), 1, -1), ((64, 10, 5), 1, 0), ((64,), 1, -1), ((2, 64, 64), 0, -1)],
+)
+def test_the_dimension_that_fits_is_suggested(shape: tuple[int, ...], dim: int, hint: int) -> None:
+    with pytest.raises(ValueError, match=rf"with dim={dim}, got 64; set dim={hint}$"):
+        MPELU(64, dim=dim)(torch.zeros(shape))
+    assert MPELU(64, dim=hint)(torch.zeros(shape)).shape == shape
+    with pytest.raises(ValueError, match=r"got 64$"):
+        MPELU(64)(torch.zeros(2, 10, 63))
+
+
 def test_a_beta_in_memory_that_cannot_be_written() -> None:
     module = MPELU(2)
     module.load_state_dict({"alpha": torch.ones(2), "beta": torch.ones(()).expand(2)}, assign=True)
@@ -143,6 +162,42 @@ def test_torchscript() -> None:
         x = torch.randn(5, 4, 3).to(dtype)
         assert_close(scripted(x), module(x))
     assert_close(torch.jit.script(MPELU())(torch.ones(3)), torch.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_torchscript_differentiates_infinite_input(dtype: torch.dtype) -> None:
+    x = torch.tensor([[-math.inf, -1.0], [math.inf, 2.0], [-1e4, 0.0]], dtype=dtype)
+    module = MPELU(2, [0.5, -2.0], [1.5, 1e-6], dtype=torch.float64)
+    expected = [*_gradients(module, x)]
+    scripted = torch.jit.script(module)
+    for _ in range(3):  # the first two calls are profiled
+        for got, wanted in zip(_gradients(scripted, x), expected, strict=True):
+            assert_close(got, wanted)
+
+
+def _gradients(module: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    x = x.clone().requires_grad_()
+    output = module(x)
+    parameters = dict(module.named_parameters())
+    grads = torch.autograd.grad(
+        output, (x, parameters["alpha"], parameters["beta"]), torch.ones_like(output)
+    )
+    return output, *grads
+
+
+def test_beta_below_its_bound_recovers_in_torchscript() -> None:
+    module = MPELU()
+    with torch.no_grad():
+        module.beta.fill_(-0.01)
+    scripted = torch.jit.script(module)
+    optimizer = torch.optim.SGD(scripted.parameters(), 0.1)
+    x = torch.tensor([-1.0, -2.0])
+    assert_close(scripted(x), module(x))
+    for _ in range(20):
+        optimizer.zero_grad()
+        (scripted(x) + 0.5).square().sum().backward()
+        optimizer.step()
+    assert module.beta.item() > 0.1
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (4, 7), (8,), ()])

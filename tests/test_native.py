@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -303,6 +304,97 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+WITHOUT_MEMORY = """
+import torch, mpelu
+from mpelu.kernels import native
+
+def zero(t):
+    return torch._efficientzerotensor(t.shape, dtype=t.dtype)
+
+def freed(t):
+    t = t.clone()
+    t.untyped_storage().resize_(0)
+    return t
+
+def view(t):  # whose address isn't null
+    whole = torch.cat([torch.ones(2**21), t.flatten()])
+    t = whole[2**21:].view_as(t)
+    free(whole)
+    return t
+
+def nested(t):
+    return torch.nested.nested_tensor(list(t))
+
+def values(*tensors):
+    dense = (torch._from_functional_tensor(t) if torch._is_functional_tensor(t) else t
+             for t in tensors)
+    return [[round(v, 5) for v in t.flatten().tolist()] for t in dense]
+
+def gradients(x, a, b, grad, between=None, **options):
+    x, a, b = (t.detach().requires_grad_() for t in (x, a, b))
+    y = mpelu.mpelu(x, a, b)
+    if between:
+        between(x, y)
+    return values(*torch.autograd.grad(y, (x, a, b), grad, **options))
+
+def message(use, *arguments, **options):
+    try:
+        use(*arguments, **options)
+    except (RuntimeError, TypeError) as error:
+        return str(error)
+
+def free(*tensors):
+    for t in tensors:
+        t.untyped_storage().resize_(0)
+
+x, g, b = torch.tensor([[-1.0, 2.0], [0.5, -2.0]]), torch.ones(2, 2), torch.tensor([1.0, 2.0])
+def check():
+    for a in (torch.tensor([0.5, 1.0]), torch.tensor([0.5, -1.0])):  # keeps the output, the input
+        uses = {
+            "forward": lambda make: values(mpelu.mpelu(make(x), a, b)),
+            "shared": lambda make: values(mpelu.mpelu(make(x), 1.0, 1.0)),
+            "in place": lambda make: values(mpelu.mpelu(make(x.clone()), a, b, inplace=True)),
+            "alpha": lambda make: values(mpelu.mpelu(x, make(a), b)),
+            "beta": lambda make: values(mpelu.mpelu(x, a, make(b))),
+            "backward": lambda make: gradients(make(x), a, b, g),
+            "gradient": lambda make: gradients(x, a, b, make(g)),
+        }
+        for make, like in ((zero, torch.zeros_like), (torch._to_functional_tensor, torch.clone)):
+            for name, use in uses.items():
+                if (make, name) == (zero, "in place"):
+                    assert "ZeroTensors are immutable" in message(use, make)
+                else:
+                    assert use(make) == use(like), (make, name, use(make), use(like))
+        for name, use in uses.items():
+            for make in (freed, view):
+                got = message(use, make)
+                assert got and "mpelu: expected tensors with memory, got" in got, (name, got)
+            if name not in ("alpha", "beta", "gradient"):  # autograd refuses the gradient itself
+                got = message(use, nested)
+                assert got and got.startswith("mpelu: expected a dense input, got a nested "), got
+        for options in ({}, {"create_graph": True}):
+            got = message(gradients, x.clone(), a, b, g, free, **options)
+            assert got and "storage of 0 bytes" in got, got
+
+    y = x.clone().requires_grad_()
+    torch.sgn(mpelu.mpelu(y, 1.0, 1.0)).sum().backward()
+    assert y.grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+if native.library is None:
+    check()
+else:
+    for instructions in (b"avx512", b"avx2", b"portable"):
+        if native.library.mpelu_select(instructions):
+            check()
+"""
+
+
+@pytest.mark.parametrize("backend", ["", "eager"], ids=["native", "eager"])
+def test_tensors_without_memory_are_served_or_refused(backend: str) -> None:
+    done = run_python(WITHOUT_MEMORY, MPELU_BACKEND=backend, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+
+
 def test_backend_says_which_and_why() -> None:
     code = "import mpelu; print(mpelu.kernels.backend())"
     assert "MPELU_BACKEND=eager" in run_python(code, MPELU_BACKEND="eager").stdout
@@ -327,6 +419,64 @@ def test_without_the_library_one_warning_says_so(
     assert mpelu.kernels.backend().name == "eager"
     assert reason in mpelu.kernels.backend().reason
     assert mpelu.mpelu(torch.tensor([-1.0]), 1.0, 1.0) < 0
+
+
+def test_a_library_of_another_version_is_not_called(
+    eager_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Structures are passed by their layout, so an old library in a checkout would read garbage."""
+    needs_library = Path(mpelu.kernels.__file__).with_name("_native.so")
+    if not needs_library.exists():
+        pytest.skip("no native kernel")
+    monkeypatch.setattr(native, "reason", "")
+    monkeypatch.delenv("MPELU_BACKEND", raising=False)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    old = needs_library.read_bytes().replace(b"mpelu_abi\0", b"mpelu_abc\0")
+    (tmp_path / "_native.so").write_bytes(old)  # as before there was a number
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="of another version.*setup.py build_ext") as said:
+            native.load()
+        assert len(said) == 1
+        assert native.library is None
+        assert "another version" in mpelu.kernels.backend().reason
+        assert mpelu.mpelu(torch.tensor([-1.0]), 1.0, 1.0) < 0
+        monkeypatch.setattr(native, "__file__", mpelu.kernels.__file__)
+        monkeypatch.setattr(native, "_ABI", native._ABI + 1)
+
+
+def test_on_windows_no_compiler_is_asked_for(
+    eager_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "reason", "")
+    monkeypatch.delenv("MPELU_BACKEND", raising=False)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.warns(RuntimeWarning, match="no CPU kernel for Windows.*MPELU_BACKEND") as said:
+        native.load()
+    assert "compiler" not in str(said[0].message)
+
+
+@pytest.mark.parametrize("capsule", [None, 7, "another name"])
+def test_another_table_of_torch_leaves_the_kernel_to_python(
+    monkeypatch: pytest.MonkeyPatch, capsule: object
+) -> None:
+    needs_functions()
+    for name in ("library", "reason", "_forward", "_backward"):
+        monkeypatch.setattr(native, name, getattr(native, name))
+    if capsule == "another name":
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = (
+            ctypes.py_object,
+            [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+        )
+        capsule = new(1, b"dlpack_exchange_api_2", None)
+    monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", capsule)
+    native.load()
+    assert native.library is not None
+    assert native._forward is None
+    assert mpelu.kernels.backend().name == "native"
+    x = torch.randn(3, 4)
+    assert_close(MPELU(4)(x), torch.nn.functional.elu(x))
 
 
 @pytest.mark.parametrize("compiler", ["found", "missing"])

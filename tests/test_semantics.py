@@ -6,15 +6,21 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import Run
+from conftest import Run, needs_native
 from torch.testing import assert_close
 
 import mpelu
 from mpelu import MPELU
+from mpelu.lab import load_network
 
+WEIGHTS = Path(__file__).parents[1] / "docs/results/weights"
+NAMES = ("resnet-20-relu", "resnet-20-mpelu")
 INF, NAN = math.inf, math.nan
 
 
@@ -42,6 +48,33 @@ def gradients(run: Run, x: float, alpha: float, beta: float) -> list[float]:
 def test_special_values(run: Run, x: float, alpha: float, expected: list[float]) -> None:
     got = gradients(run, x, alpha, 0.5)
     assert_close(torch.tensor(got), torch.tensor(expected).float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [2.0, -2.0])
+def test_minus_infinity(backend: str, alpha: float) -> None:
+    """Where the input is kept, e^(beta y) stops at 2^-126."""
+    output, x, a, b = gradients(mpelu.mpelu, -INF, alpha, 0.5)
+    assert (output, a) == (-alpha, -1)
+    if backend == "native" and alpha < 0:
+        assert x == pytest.approx(2.0**-126 * alpha * 0.5)
+        assert b == pytest.approx(-1.03e-36 * alpha / 0.5, rel=0.01)
+    else:
+        assert x == b == 0
+
+
+@pytest.mark.parametrize("program", ["traced", "exported", "scripted"])
+def test_a_nan_input_has_no_gradient_in_programs_for_others(program: str) -> None:
+    module, example = MPELU(2), (torch.ones(1, 2),)
+    other: Callable[[torch.Tensor], torch.Tensor] = {
+        "traced": lambda: torch.jit.trace(module, example),  # type: ignore[no-untyped-call]
+        "exported": lambda: torch.export.export(module, example).module(),
+        "scripted": lambda: torch.jit.script(module),
+    }[program]()
+    x = torch.tensor([[NAN, 1.0]], requires_grad=True)
+    y: torch.Tensor = other(x)
+    assert y.isnan().tolist() == [[True, False]]
+    (got,) = torch.autograd.grad(y.sum(), x)
+    assert got.tolist() == [[0.0, 1.0]]
 
 
 def test_nan_goes_through(run: Run) -> None:
@@ -108,6 +141,49 @@ def test_one_negative_alpha_keeps_the_input(backend: str) -> None:
     assert kept() == x.data_ptr()
 
 
+def kept_bytes(model: torch.nn.Module, x: torch.Tensor) -> int:
+    """What autograd keeps, each storage once, without the input and the parameters."""
+    storages: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = model(x)
+    for tensor in (x, *model.parameters()):
+        storages.pop(tensor.untyped_storage().data_ptr(), None)
+    del output
+    return sum(storages.values())
+
+
+def test_a_trained_network_keeps_more_than_it_did_at_the_start(backend: str) -> None:
+    relu, trained = (load_network(WEIGHTS / name).model.train() for name in NAMES)
+    x = torch.randn(2, 3, 32, 32)
+    activations = [module for module in trained.modules() if isinstance(module, MPELU)]
+    negative = [int((module.alpha <= 0).sum()) for module in activations]
+    assert sum(negative) == 380
+    assert sum(module.num_parameters for module in activations) == 688
+    assert [count > 0 for count in negative].count(True) == 18
+    assert len(activations) == 19
+    as_relu = kept_bytes(relu, x)
+    assert kept_bytes(trained, x) / as_relu == pytest.approx(1.45, abs=0.01)
+    for module in activations:
+        torch.nn.init.ones_(module.alpha)
+    assert kept_bytes(trained, x) / as_relu == pytest.approx(1, abs=0.001)
+
+
+def test_compiled_networks_keep_the_input() -> None:
+    needs_native()
+    x, kept = torch.randn(2, 3, 8, 8), {}
+    for activation in (torch.nn.ReLU, partial(MPELU, 4)):
+        layers = [torch.nn.Conv2d(3, 4, 1), activation(), torch.nn.Conv2d(4, 4, 1), activation()]
+        model = torch.nn.Sequential(*layers)
+        model.compile(fullgraph=True)
+        kept[activation is torch.nn.ReLU] = kept_bytes(model, x)
+    assert kept[False] > 1.5 * kept[True]
+
+
 @pytest.mark.parametrize("alpha", [1.0, -1.0])
 def test_changes_in_place_before_backward(backend: str, alpha: float) -> None:
     """What is kept must stay: the output as after nn.ReLU, or the input."""
@@ -121,6 +197,14 @@ def test_changes_in_place_before_backward(backend: str, alpha: float) -> None:
                 y.sum().backward()
         else:
             y.sum().backward()
+
+
+def test_a_subnormal_exponent_costs_digits(run: Run) -> None:
+    alpha, beta = 1e4, 1e-4
+    x = -torch.logspace(-44, -30, 10001)
+    exact = alpha * torch.expm1(torch.tensor(beta).double() * x.double())
+    error = (run(x, torch.tensor([alpha]), torch.tensor([beta])).double() - exact).abs()
+    assert (error <= 4 * 2.0**-23 * exact.abs() + 2 * alpha * 2.0**-149).all()
 
 
 def test_results_do_not_depend_on_batch_or_run(backend: str) -> None:

@@ -119,6 +119,48 @@ def test_jacobian_with_batched_gradients(backend: str) -> None:
     assert_close(batched, torch.autograd.functional.jacobian(m, x))
 
 
+DENSE = torch.randn(2, 3, 4, 5)
+IN_MEMORY = {
+    "contiguous": DENSE,
+    "channels_last": DENSE.contiguous(memory_format=torch.channels_last),
+    "transposed": DENSE.permute(3, 1, 2, 0).contiguous().permute(3, 1, 2, 0),
+    "sliced": torch.randn(2, 6, 4, 10)[:, ::2, :, ::2],
+    "expanded": DENSE[:1].expand(2, 3, 4, 5),
+    "negative": torch._neg_view(DENSE),
+    "bfloat16": DENSE.bfloat16(),
+}
+
+
+@pytest.mark.parametrize("layout", IN_MEMORY)
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["keeps output", "keeps input"])
+def test_batched_gradients_equal_a_loop(backend: str, layout: str, sign: float) -> None:
+    """In every layout, also where the incoming gradients have another; below beta's bound too."""
+    x = IN_MEMORY[layout].detach().requires_grad_()
+    a = torch.tensor([0.5, sign, 2.0], requires_grad=True)
+    b = torch.tensor([1.0, 0.5, -1.0], requires_grad=True)
+    y = mpelu.mpelu(x, a, b)
+    plain = torch.randn(4, *y.shape).to(y.dtype)
+    bound = 1e-2 if y.dtype is torch.bfloat16 else None  # its last digit
+    last = plain.permute(0, 2, 3, 4, 1).contiguous().permute(0, 4, 1, 2, 3)
+    for grads in (plain, last, plain[:1].expand_as(plain)):
+        loop = [torch.autograd.grad(y, (x, a, b), g, retain_graph=True) for g in grads]
+        expected = tuple(map(torch.stack, zip(*loop, strict=True)))
+
+        def each(g: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(y, (x, a, b), g, retain_graph=True)
+
+        batched = torch.autograd.grad(y, (x, a, b), grads, retain_graph=True, is_grads_batched=True)
+        assert_close(batched, expected, rtol=bound, atol=bound)
+        assert_close(torch.vmap(each)(grads), expected, rtol=bound, atol=bound)
+
+    def some(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return mpelu.mpelu(x, a, b)[:, :, 1, :2].flatten()
+
+    jacobian: Callable[..., object] = torch.autograd.functional.jacobian
+    each_row = jacobian(some, (x, a, b))
+    assert_close(jacobian(some, (x, a, b), vectorize=True), each_row, rtol=bound, atol=bound)
+
+
 def test_a_tensor_that_escaped_from_a_transform(backend: str) -> None:
     escaped: list[Tensor] = []
 

@@ -111,6 +111,7 @@ def _forward(
         if result is not None:
             return result
     eager.check(input, alpha, beta, dim)
+    eager.check_memory(input, alpha, beta)
     output = eager.forward(input, alpha, beta, dim)
     return input.copy_(output) if inplace else output, eager.output_suffices(alpha, input.dtype)
 
@@ -123,6 +124,16 @@ def _backward(
         grads = kernel.backward(grad, saved, alpha, beta, dim, saved_is_output)
         if grads is not None:
             return grads
+    return _formula_backward(grad, saved, alpha, beta, dim, saved_is_output)
+
+
+def _formula_backward(
+    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    if (
+        type(saved) is Tensor or type(saved) is torch.nn.Parameter
+    ):  # sizes may be symbolic otherwise
+        eager.check_memory(grad, saved, alpha, beta)
     return eager.backward(grad, saved, alpha, beta, dim, saved_is_output)
 
 
@@ -139,7 +150,7 @@ class _Direct(torch.autograd.Function):
         saved, alpha, beta = ctx.saved_tensors
         # With create_graph the derivative must itself be differentiable: the saved tensor is part
         # of the graph, so plain torch operations on it give right second derivatives.
-        run: Any = eager.backward
+        run: Any = _formula_backward
         if not is_grad_enabled():
             route = registry.route(saved, grad, alpha)
             if route == "direct":

@@ -35,7 +35,7 @@ class MPELU(nn.Module):
         beta: as alpha; positive.
         dim: dimension of the channels; -1 for tokens of shape [batch, length, channels].
         inplace: overwrite the input. Saves the memory of the output, but nothing that is kept for
-            backward, which is the output alone in most cases (see docs/semantics.md).
+            backward: one tensor, the output while every alpha is positive (see docs/semantics.md).
         device: of the parameters.
         dtype: of the parameters.
 
@@ -131,7 +131,8 @@ class MPELU(nn.Module):
         return _Scriptable(self)
 
     def extra_repr(self) -> str:
-        parts = [f"num_parameters={self.num_parameters or '?'}"]
+        count = "?" if is_lazy(self.alpha) else self.num_parameters
+        parts = [f"num_parameters={count}"]
         for name in ("alpha", "beta"):
             if values := _range(getattr(self, name), getattr(self, f"initial_{name}")):
                 parts.append(f"{name}={values}")
@@ -247,10 +248,15 @@ def _count(value: SupportsIndex) -> int:
 
 def _initial(name: str, value: Initial, count: int) -> list[float]:
     """The value as one number for all, or as one for each parameter."""
-    if isinstance(value, (int, float)):
-        numbers = [float(value)]  # no tensors: this is what networks of 1001 layers do
-    else:
-        numbers = torch.as_tensor(value, dtype=torch.float64, device="cpu").reshape(-1).tolist()
+    try:
+        if isinstance(value, (int, float)):
+            numbers = [float(value)]  # no tensors: this is what networks of 1001 layers do
+        else:
+            numbers = torch.as_tensor(value, dtype=torch.float64, device="cpu").reshape(-1).tolist()
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(
+            f"MPELU: expected {name} as a number or a sequence of numbers, got {value!r}"
+        ) from None
     if len(numbers) not in (1, count):
         raise ValueError(
             f"MPELU: expected {name} as a number or {count} values (num_parameters), "
@@ -267,7 +273,7 @@ def _range(parameter: Tensor, initial: list[float]) -> str:
     """The values in short, or those it will start from; nothing where there are none to see."""
     if is_lazy(parameter):
         return f"{initial[0]:.4g}"
-    if type(parameter) is not nn.Parameter or parameter.is_meta:
+    if type(parameter) is not nn.Parameter or parameter.is_meta or not parameter.numel():
         return ""
     low, high = (f"{bound.item():.4g}" for bound in parameter.detach().aminmax())
     return low if low == high else f"{low}..{high}"

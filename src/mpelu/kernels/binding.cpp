@@ -66,7 +66,7 @@ bool describe(Object* const* objects, Tensor* tensors, int count) {
       return false;
     }
     const Tensor& t = tensors[i];
-    if (!t.data || t.device != cpu_device || t.lanes != 1 || t.offset) return false;
+    if (t.device != cpu_device || t.lanes != 1 || t.offset) return false;
   }
   return true;
 }

@@ -5,6 +5,10 @@
 
 #include "simd.h"
 
+// native.py expects this number of a library before it calls anything else in it. To be raised with
+// every change of what is exported, and of Call, Environment, Type and Status.
+constexpr int abi = 1;
+
 enum Type { float32_type, bfloat16_type, float16_type, float64_type };
 
 enum Status {
@@ -13,6 +17,7 @@ enum Status {
   outside_domain = 2,
   out_of_memory = 3,
   not_plain = 4,  // tensors that don't fit each other, or have to be prepared
+  done_not_finite = 5,  // backward: what is summed is larger by alpha than the gradients
 };
 
 struct Shape {

@@ -28,6 +28,11 @@ def check(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> None:
                 f"mpelu: expected a dense {name}, got the layout {tensor.layout}; "
                 f"convert it with {name}.to_dense()"
             )
+        if tensor.is_nested:
+            raise TypeError(
+                f"mpelu: expected a dense {name}, got a nested tensor; "
+                f"convert it with {name}.to_padded_tensor(0.0)"
+            )
         if tensor.device != input.device:
             raise ValueError(
                 f"mpelu: expected {name} on the device of the input, {input.device}, "
@@ -42,9 +47,25 @@ def check(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> None:
         channels = input.size(dim) if -input.dim() <= dim < input.dim() else 1
         if alpha.numel() != channels:
             counts = "1 value" if channels == 1 else f"1 or {channels} values"
+            fitting = [d for d in (-1, *range(input.dim())) if input.shape[d:][:1] == alpha.shape]
+            hint = f"; set dim={fitting[0]}" if fitting else ""
             raise ValueError(
                 f"mpelu: expected alpha and beta with {counts} for an input of shape "
-                f"{list(input.shape)} with dim={dim}, got {alpha.numel()}"
+                f"{list(input.shape)} with dim={dim}, got {alpha.numel()}{hint}"
+            )
+
+
+def check_memory(*tensors: Tensor) -> None:
+    """Raise an error for freed storage, where torch's operations would end the process."""
+    for tensor in tensors:
+        try:
+            is_freed = tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
+        except NotImplementedError:  # a wrapper, which has no storage
+            continue
+        if is_freed:
+            raise RuntimeError(
+                "mpelu: expected tensors with memory, got one of shape "
+                f"{list(tensor.shape)} with a storage of 0 bytes; resize its storage before use"
             )
 
 
@@ -58,6 +79,8 @@ def output_suffices(alpha: Tensor, dtype: torch.dtype) -> bool:
     """
     if dtype not in (torch.float32, torch.float64) or not alpha.is_cpu:
         return False
+    if not alpha.numel():  # no channels, no elements
+        return True
     return 1e-20 <= alpha.min().item() <= alpha.max().item() < 1e30
 
 
@@ -104,7 +127,7 @@ def backward(
 
 
 def scripted(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
-    """`forward` in what TorchScript understands."""
+    """`forward` in what TorchScript understands; saved modules run without this package."""
     shape = [1] * input.dim()
     if alpha.numel() > 1:
         in_range = -input.dim() <= dim and dim < input.dim()
@@ -116,10 +139,11 @@ def scripted(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
             )
         shape[dim] = channels
     wide = input if input.dtype == torch.float64 else input.to(torch.float32)
-    a = alpha.to(wide.dtype).reshape(shape)
-    b = torch.clamp(beta.to(wide.dtype), min=1e-6).reshape(shape)
-    negative = torch.expm1(b * torch.clamp(wide, max=0.0))
-    return torch.where(wide > 0, wide, a * negative).to(input.dtype)
+    a, b = alpha.to(wide.dtype).reshape(shape), beta.to(wide.dtype).reshape(shape)
+    b = torch.where(b.float() >= 1e-6, b, 1e-6 + (b - b.detach()))
+    lowest = -1.7976931348623157e308 if wide.dtype == torch.float64 else -3.4028234663852886e38
+    negative = torch.clamp(wide, min=lowest, max=0.0)
+    return torch.where(wide > 0, wide, a * torch.expm1(b * negative)).to(input.dtype)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

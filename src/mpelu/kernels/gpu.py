@@ -72,7 +72,7 @@ def forward(
     """
     eager.check(input, alpha, beta, dim)
     kernel = _trusted(input)
-    if kernel is None or _is_wrapped(input, alpha, beta):
+    if kernel is None or not registry.has_memory(input, alpha, beta):
         return None
     return kernel.forward(input, _plain(alpha), _plain(beta), dim, inplace)
 
@@ -82,7 +82,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Gradients of input, alpha and beta."""
     kernel = _trusted(saved)
-    if kernel is None or _is_wrapped(grad, saved, alpha, beta):
+    if kernel is None or not registry.has_memory(grad, saved, alpha, beta):
         return None
     return kernel.backward(grad, saved, _plain(alpha), _plain(beta), dim, saved_is_output)
 
@@ -136,15 +136,6 @@ def _verify(device: torch.device, dtype: torch.dtype) -> Verdict:
 
 def _plain(parameter: Tensor) -> Tensor:
     return parameter.detach().resolve_neg().contiguous()
-
-
-def _is_wrapped(*tensors: Tensor) -> bool:
-    """Whether a tensor has no memory of its own: in a transform, or with is_grads_batched."""
-    functorch = torch._C._functorch
-    return any(
-        functorch.is_functorch_wrapped_tensor(t) or functorch.is_legacy_batchedtensor(t)
-        for t in tensors
-    )
 
 
 load()

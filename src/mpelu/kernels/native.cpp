@@ -4,8 +4,12 @@
 // sums, which are folded in float64 in a fixed order. The kernels of layouts.h are instantiated for
 // several instruction sets; the best that the CPU has is chosen when the library is loaded.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <new>
 #include <numeric>
 #include <vector>
@@ -215,8 +219,23 @@ void fold(double* sums, const Job& job, const Plan& how, const Shape& at) {
   }
 }
 
+// torch has tensors without memory: of zeros only, wrappers, and those whose storage was freed. Their
+// address is null, or for views the offset: the system is asked about such low ones.
+bool has_memory(std::initializer_list<const void*> addresses) {
+  for (const void* address : addresses) {
+    auto number = reinterpret_cast<uintptr_t>(address);
+    if (number >> 40) continue;
+    number -= number % sysconf(_SC_PAGESIZE);
+    if (!number || msync(reinterpret_cast<void*>(number), 1, MS_ASYNC)) return false;
+  }
+  return true;
+}
+
 template <class S>
 Status execute(const Call& call, Operation op) {
+  if (!has_memory({call.input, call.output, call.alpha, call.beta}) ||
+      (op != forward_op && !has_memory({call.grad, call.grad_alpha, call.grad_beta})))
+    return outside_domain;
   const S* alpha = static_cast<const S*>(call.alpha);
   const S* beta = static_cast<const S*>(call.beta);
   const Shape& at = call.shape;
@@ -254,13 +273,15 @@ Status execute(const Call& call, Operation op) {
   const S min_beta = lowest_beta<S>(call);
   for (Index c = 0; c < at.channels; ++c)
     grad_alpha[c] = static_cast<S>(by_alpha[c]) * (op == backward_from_output ? 1 / alpha[c] : 1);
+  bool is_finite = true;
   for (Index c = 0; c < at.channels; ++c) {
     S rate = static_cast<S>((beta[c] < min_beta ? min_beta : beta[c]) * log2_e);
     S value = static_cast<S>(by_beta[c]) / rate;
+    is_finite &= std::isfinite(grad_alpha[c]) & std::isfinite(value);
     bool is_lowered = beta[c] < min_beta && value > 0;  // below the bound already
     grad_beta[c] = is_lowered ? 0 : value;
   }
-  return done;
+  return is_finite ? done : done_not_finite;
 }
 
 Status execute(const Call& call, Operation op) try {
@@ -276,6 +297,8 @@ EXPORT int mpelu_forward(const Call* call) { return execute(*call, forward_op); 
 EXPORT int mpelu_backward(const Call* call) {
   return execute(*call, call->saved_is_output ? backward_from_output : backward_from_input);
 }
+
+EXPORT int mpelu_abi() { return abi; }
 
 EXPORT const char* mpelu_instructions() { return chosen.name; }
 

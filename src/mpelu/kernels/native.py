@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch  # before the library is loaded: both then share torch's OpenMP threads
-from torch import Tensor, empty_like, get_num_threads
+from torch import Tensor, empty_like, get_num_threads, strided
+from torch._C import _is_cow_tensor  # type: ignore[attr-defined]
 from torch.nn import Parameter
 
 from mpelu.kernels import eager, registry
@@ -29,7 +30,8 @@ _TYPES = {
     torch.float16: (2, torch.float32),
     torch.float64: (3, torch.float64),
 }
-_DONE, _DONE_KEEP_INPUT, _OUTSIDE_DOMAIN, _OUT_OF_MEMORY, _NOT_PLAIN = range(5)
+_ABI = 1  # `abi` in call.h
+_DONE, _DONE_KEEP_INPUT, _OUTSIDE_DOMAIN, _OUT_OF_MEMORY, _NOT_PLAIN, _NOT_FINITE = range(6)
 # One block of memory, in the order of `Call` in call.h: ctypes takes half a microsecond longer to
 # convert that many arguments.
 _pack_forward = struct.Struct("9qd32x").pack
@@ -71,18 +73,27 @@ def load() -> None:
         reason = "MPELU_BACKEND=eager asks for plain torch operations"
         return
     path = Path(__file__).with_name("_native.so")
+    advice = (
+        "Install mpelu again, without pip's cache and with a C++ compiler (g++ or clang++), or run "
+        "python setup.py build_ext --inplace in a checkout; set"
+    )
     try:
-        library = ctypes.CDLL(str(path)) if path.exists() else None
-        reason = "the CPU kernel was not compiled when mpelu was installed"
+        found = ctypes.CDLL(str(path)) if path.exists() else None
+        if found is None and sys.platform == "win32":
+            reason = "there is no CPU kernel for Windows"
+            advice = "Set"
+        elif found is None:
+            reason = "the CPU kernel was not compiled when mpelu was installed"
+        elif not hasattr(found, "mpelu_abi") or found.mpelu_abi() != _ABI:
+            reason = "the compiled CPU kernel is of another version of mpelu"
+        else:
+            library = found
     except OSError as error:
         reason = f"the compiled CPU kernel does not load ({error})"
-    if library is not None and not hasattr(library, "mpelu_function"):
-        library, reason = None, "the compiled CPU kernel is of another version"
     if library is None:
         warnings.warn(
             f"mpelu: {reason}, so plain torch operations are used, which take about 14 times as "
-            "long. Install a C++ compiler (g++ or clang++) and then mpelu again, without pip's "
-            "cache; or set MPELU_BACKEND=eager to silence this warning.",
+            f"long. {advice} MPELU_BACKEND=eager to silence this warning.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -102,14 +113,14 @@ def _functions(path: Path) -> tuple[Any, Any]:
         return None, None
     python = ctypes.pythonapi
     prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    exchange = prototype(("PyCapsule_GetPointer", python))(capsule, b"dlpack_exchange_api")
-    addresses = [ctypes.cast(getattr(python, name), ctypes.c_void_p).value for name in _PYTHON]
-    environment = struct.pack("8Qd", exchange, *addresses, eager.MIN_BETA)
     make = ctypes.PyDLL(str(path)).mpelu_function
     make.restype = ctypes.py_object
     try:
+        exchange = prototype(("PyCapsule_GetPointer", python))(capsule, b"dlpack_exchange_api")
+        addresses = [ctypes.cast(getattr(python, name), ctypes.c_void_p).value for name in _PYTHON]
+        environment = struct.pack("8Qd", exchange, *addresses, eager.MIN_BETA)
         return make(environment, 0), make(environment, 1)
-    except ValueError:  # null: torch has another form of the table
+    except ValueError:  # torch has another form of the table: no such capsule, or null from `make`
         return None, None
 
 
@@ -143,6 +154,8 @@ def _forward_prepared(
     source = input
     if not (_are_plain(input, alpha, beta, dim, wide) and input.is_contiguous()):
         eager.check(input, alpha, beta, dim)
+        if not registry.has_memory(input, alpha, beta):
+            return None
         source, alpha, beta = as_dense(input), _plain(alpha, wide), _plain(beta, wide)
     size, channels = source.numel(), alpha.numel()
     if not size:
@@ -151,10 +164,10 @@ def _forward_prepared(
     output = source if inplace else empty_like(source)
     try:
         call = _pack_forward(
-            source.data_ptr(),
+            source.data_ptr() if source is output else _address(source),
             output.data_ptr(),
-            alpha.data_ptr(),
-            beta.data_ptr(),
+            _address(alpha),
+            _address(beta),
             size // (channels * inner),
             channels,
             inner,
@@ -177,7 +190,7 @@ def backward(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Gradients of input, alpha and beta."""
-    if _backward is not None and not (_is_special(saved, alpha, beta) or grad.is_neg()):
+    if _backward is not None and not _is_special(saved, alpha, beta, grad):
         grads = empty_like(saved), empty_like(alpha), empty_like(beta)
         status = _backward(
             saved,
@@ -191,7 +204,7 @@ def backward(
             get_num_threads(),
             saved_is_output,
         )
-        if status == _DONE:
+        if status == _DONE or (status == _NOT_FINITE and not _are_finite(grad, saved)):
             return grads
         if status != _NOT_PLAIN:
             _raise_if_out_of_memory(status)
@@ -212,6 +225,8 @@ def _backward_prepared(
         and not grad.is_neg()
     ):
         eager.check(saved, alpha, beta, dim)
+        if not registry.has_memory(grad, saved, alpha, beta):
+            return None
         source, first, second = as_dense(saved), _plain(alpha, wide), _plain(beta, wide)
         if grad.dtype is not saved.dtype or grad.is_neg() or grad.stride() != source.stride():
             grad = empty_like(source).copy_(grad)
@@ -223,17 +238,17 @@ def _backward_prepared(
     grad_alpha, grad_beta = empty_like(first), empty_like(second)
     try:
         call = _pack_backward(
-            source.data_ptr(),
+            _address(source),
             grad_input.data_ptr(),
-            first.data_ptr(),
-            second.data_ptr(),
+            _address(first),
+            _address(second),
             size // (channels * inner),
             channels,
             inner,
             number,
             get_num_threads(),
             eager.MIN_BETA,
-            grad.data_ptr(),
+            _address(grad),
             grad_alpha.data_ptr(),
             grad_beta.data_ptr(),
             saved_is_output,
@@ -241,7 +256,7 @@ def _backward_prepared(
     except RuntimeError:  # batched by autograd's is_grads_batched
         return None
     status = library.mpelu_backward(call)
-    if status != _DONE:
+    if status != _DONE and (status != _NOT_FINITE or _are_finite(grad, source)):
         _raise_if_out_of_memory(status)
         return None
     if first is alpha and second is beta:
@@ -265,26 +280,47 @@ def _are_plain(tensor: Tensor, alpha: Tensor, beta: Tensor, dim: int, dtype: tor
             and beta.stride() == (1,)
             and alpha.is_cpu
             and beta.is_cpu
-            and tensor.layout is torch.strided
+            and tensor.layout is strided
+            and not tensor.is_nested
             and not tensor.is_neg()
             and (type(alpha) is Parameter or not alpha.is_neg())
             and (type(beta) is Parameter or not beta.is_neg())
         )
-    except IndexError:  # no such dimension
+    except (IndexError, RuntimeError):  # no such dimension; a nested tensor has no shape
         return False
 
 
-def _is_special(tensor: Tensor, alpha: Tensor, beta: Tensor) -> bool:
-    """What C can't see: another layout, or memory that stands for the negative of what it holds.
+def _is_special(tensor: Tensor, alpha: Tensor, beta: Tensor, grad: Tensor | None = None) -> bool:
+    """What C can't see: another layout, memory that stands for the negative of what it holds, or
+    that tensors share until one is written to. Describing such a tensor to C would copy it.
 
-    Parameters never do.
+    Parameters have none of these.
     """
-    return (
-        tensor.layout is not torch.strided
-        or tensor.is_neg()
-        or (type(alpha) is not Parameter and alpha.is_neg())
-        or (type(beta) is not Parameter and beta.is_neg())
-    )
+    try:
+        return (
+            tensor.layout is not strided
+            or tensor.is_neg()
+            or _is_cow_tensor(tensor)
+            or (type(alpha) is not Parameter and (alpha.is_neg() or _is_cow_tensor(alpha)))
+            or (type(beta) is not Parameter and (beta.is_neg() or _is_cow_tensor(beta)))
+            or (grad is not None and (grad.is_neg() or _is_cow_tensor(grad)))
+        )
+    except NotImplementedError:  # a wrapper, which has no storage
+        return True
+
+
+def _address(tensor: Tensor) -> int:
+    """Where to read a tensor. `data_ptr` alone would copy memory that is copied on write."""
+    if type(tensor) is not Parameter and _is_cow_tensor(tensor):
+        start: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
+        return start + int(tensor.storage_offset()) * tensor.element_size()
+    return tensor.data_ptr()
+
+
+def _are_finite(*tensors: Tensor) -> bool:
+    """Asked where gradients aren't: the kernel's sums, which alpha multiplies, may overflow sooner
+    than the gradients, which plain torch operations then calculate."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def _plain(parameter: Tensor, dtype: torch.dtype) -> Tensor:

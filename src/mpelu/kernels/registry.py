@@ -87,6 +87,18 @@ def route(input: Tensor, alpha: object, beta: object) -> Route:
     return "formula"
 
 
+def has_memory(*tensors: Tensor) -> bool:
+    """Whether a kernel can read the tensors.
+
+    Wrappers of transforms and of is_grads_batched have no memory of their own, torch's zero tensors
+    none at all, and storage can be freed.
+    """
+    try:
+        return all(map(torch._C._data_address, tensors))  # type: ignore[attr-defined]
+    except RuntimeError:  # no storage
+        return False
+
+
 def is_differentiated_by_transform() -> bool:
     """Inside torch.func (grad, vmap, jvp, ...) or forward-mode AD, compiled or not."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
