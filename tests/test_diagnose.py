@@ -577,3 +577,94 @@ def test_one_sample_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     with pytest.raises(ValueError, match="expected at least two samples, got one"):
         mpelu.diagnose(model, torch.randn(1, 4))
+
+
+class LastNorm(nn.LayerNorm):
+    """Layer norm of the channels in dimension 1, as speech models have it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(1, -1)).transpose(1, -1)
+
+
+def convolved(dims: int, norm: str, activation: nn.Module, dead: int) -> Any:
+    """A network of convolutions, and channels that never get past the first activation."""
+    torch.manual_seed(0)
+    convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+    instance = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)[dims - 1]
+    norms: dict[str, nn.Module] = {
+        "batch": (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1](32),
+        "group": nn.GroupNorm(4, 32),
+        "instance": instance(32, affine=True),
+        "layer": LastNorm(32),
+        "none": nn.Identity(),
+    }
+    model: Any = nn.Sequential(
+        convolution(4, 32, 3), norms[norm], activation, convolution(32, 4, 3), nn.Flatten(),
+        nn.LazyLinear(3),
+    )  # fmt: skip
+    model(torch.randn(2, 4, *[5] * dims))
+    with torch.no_grad():
+        (model[0] if norm == "none" else model[1]).bias[:dead] = -100
+    return model
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("norm", ["batch", "group", "instance", "layer", "none"])
+def test_units_of_convolutions_are_channels(dims: int, norm: str) -> None:
+    inputs = torch.randn(16, 4, *[5] * dims, generator=torch.Generator().manual_seed(1))
+    for activation in (nn.ReLU(), mpelu.MPELU(32)):
+        found = mpelu.diagnose(convolved(dims, norm, activation, 28), inputs)
+        assert next(row for row in found.rows if row.kind == "activation").dead == 28 / 32
+        assert found.sentence.startswith("layer 1, `2`: 88% of its units are dead")
+    found = mpelu.diagnose(convolved(dims, norm, nn.PReLU(32), 28), inputs)
+    assert next(row for row in found.rows if row.kind == "activation").linear == 28 / 32
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(32), nn.Identity()])
+@pytest.mark.parametrize("activation", [nn.ReLU(), mpelu.MPELU(32, dim=-1)])
+def test_units_of_tokens_are_features(norm: nn.Module, activation: nn.Module) -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(8, 32), copy.deepcopy(norm), activation, nn.Linear(32, 4))
+    with torch.no_grad():
+        (model[0] if isinstance(norm, nn.Identity) else model[1]).bias[:28] = -100
+    found = mpelu.diagnose(model, torch.randn(16, 12, 8))
+    assert found.rows[-2].dead == 28 / 32
+
+
+class Speech(nn.Module):
+    """The shape of wav2vec2: convolutions over time with norms, then tokens with channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = nn.Conv1d(1, 24, 10, stride=5, bias=False)
+        second = nn.Conv1d(24, 24, 3, stride=2, bias=False)
+        self.features = nn.Sequential(
+            first, nn.GroupNorm(24, 24), mpelu.MPELU(24), second, LastNorm(24), mpelu.MPELU(24)
+        )
+        self.project = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 32))
+        self.position = nn.utils.parametrizations.weight_norm(
+            nn.Conv1d(32, 32, 5, padding=2, groups=4), dim=2
+        )
+        self.activation = mpelu.MPELU(32)
+        self.block = nn.Sequential(
+            nn.LayerNorm(32), nn.Linear(32, 64), mpelu.MPELU(64, dim=-1), nn.Linear(64, 32)
+        )
+
+    def forward(self, sound: Tensor) -> Tensor:
+        hidden: Tensor = self.project(self.features(sound[:, None]).transpose(1, 2))
+        placed = self.activation(self.position(hidden.transpose(1, 2))).transpose(1, 2)
+        hidden = hidden + placed
+        return hidden + self.block(hidden)
+
+
+def test_a_converted_speech_model_is_diagnosed() -> None:
+    torch.manual_seed(0)
+    model: Any = Speech()
+    sound = torch.randn(8, 400, generator=torch.Generator().manual_seed(1))
+    found = mpelu.diagnose(model, sound)
+    assert found.is_healthy
+    assert [row.dead for row in found.rows if row.kind == "activation"] == [0, 0, 0, 0]
+    with torch.no_grad():
+        model.features[4].bias[:21] = -100
+    found = mpelu.diagnose(model, sound)
+    assert found.sentence.startswith("layer 2, `features.5`: 88% of its units are dead")

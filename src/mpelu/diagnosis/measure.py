@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
+from mpelu.converting.channels import find_channels
+from mpelu.converting.shapes import Channels
 from mpelu.diagnosis.inputs import (
     InputScale,
     Loss,
@@ -26,7 +27,7 @@ from mpelu.diagnosis.inputs import (
 )
 from mpelu.diagnosis.rows import DiagnosedLayer, Measurement
 from mpelu.diagnosis.structure import followed_calls, gate_calls, has_equal_rows
-from mpelu.diagnosis.units import UnitShares, activation_of, shares_of
+from mpelu.diagnosis.units import UnitShares, activation_of, own_axis, shares_of
 from mpelu.graph import Call, Inputs, Weights, name_of, record, tensors_in
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.operations import NORMS
@@ -50,12 +51,11 @@ class _Observed:
 class _Observer:
     """Measures every call of a pass as it happens."""
 
-    def __init__(self, weights: Weights, batch: int) -> None:
+    def __init__(self, weights: Weights, batch: int, channels: Sequence[Channels | None]) -> None:
         self.observed: dict[int, _Observed] = {}
         """By the id of the call."""
         self.fed: InputScale | None = None
-        self._weights, self._batch = weights, batch
-        self._axes = WeakTensorKeyDictionary()
+        self._weights, self._batch, self._channels = weights, batch, channels
         self._shares: UnitShares | None = None
         self._count, self._last = 0, "the input"
 
@@ -64,8 +64,7 @@ class _Observer:
             self._shares = None
             activation = activation_of(call, args, kwargs)
             if activation is not None:
-                axis = _axis(activation.values, self._axes)
-                self._shares = shares_of(activation, axis)
+                self._shares = shares_of(activation, self._axis(call, activation.values.dim()))
             elif self.fed is None and layer_of(call) is not None:
                 self.fed = self._scale_of_data(tensors_in((args, kwargs)))
 
@@ -74,6 +73,17 @@ class _Observer:
             self._observe(call, output)
         return output
 
+    def _axis(self, call: Call, ndim: int) -> int:
+        """The dimension of an activation's channels: its own, or that of what made its input."""
+        axis = own_axis(call)
+        if axis is not None:
+            return axis % ndim
+        made = [self._channels[index] for index in call.fed_by if index < len(self._channels)]
+        found = next((each for each in made if each is not None), None)
+        if found is not None:
+            return found.position(ndim)
+        return 1 if ndim in (2, 4, 5) else ndim - 1
+
     def _scale_of_data(self, tensors: Sequence[Tensor]) -> InputScale | None:
         """Of the first tensor that isn't a parameter."""
         data = [each for each in tensors if is_measurable(each) and not self._weights.name(each)]
@@ -81,7 +91,6 @@ class _Observer:
 
     def _observe(self, call: Call, output: Tensor) -> None:
         layer = layer_of(call)
-        axis = self._axes[output] = _axis_after(layer, output, self._axes)
         kind = _kind(call, layer, self._shares is not None)
         if kind is None or not is_measurable(output):
             return
@@ -104,14 +113,29 @@ class _Observer:
             saturated=None if shares is None else shares.saturated,
             linear=None if shares is None else shares.linear,
         )
-        square = None if layer is None else _unbiased_square(output, layer.bias, axis)
+        square = None if layer is None else _unbiased_square(output, layer)
         entry = _Observed(row, layer, weight, square)
         self.observed[id(call)] = entry
         if output.requires_grad:
             output.register_hook(lambda grad: entry.gradients.append(mean_square(grad)))
 
 
-def measure(model: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -> Measurement:
+def channels_of(model: nn.Module, inputs: Inputs) -> list[Channels | None]:
+    """Where the output of each call has its channels.
+
+    From a pass of its own, because what takes a tensor may tell where they are.
+    """
+    calls, _ = record(model, inputs, finish=lambda _: None)  # with a graph, as in `measure`
+    return find_channels(calls)
+
+
+def measure(
+    model: nn.Module,
+    inputs: Inputs,
+    targets: Any,
+    loss: Loss | None,
+    channels: Sequence[Channels | None],
+) -> Measurement:
     """Measures the model, which is left as it was.
 
     Trained batch norm uses the statistics of the batch, and dropout is off.
@@ -123,9 +147,10 @@ def measure(model: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -
         loss: from the output, and the targets if there are any, to a scalar. By default cross
             entropy for integer targets and squares for others; without targets a random direction
             of the output.
+        channels: of the output of each call.
     """
     weights = Weights(model)
-    observer = _Observer(weights, batch_size(inputs))
+    observer = _Observer(weights, batch_size(inputs), channels)
     losses: list[float] = []
     trained: dict[str, nn.Parameter] = {}
     gradients: dict[str, Tensor | None] = {}
@@ -222,27 +247,13 @@ def _share(signal: float, square: float) -> float:
     return signal / square if square > 0 else 0.0
 
 
-def _unbiased_square(output: Tensor, bias: Tensor | None, axis: int) -> float | None:
-    if bias is None or bias.dim() != 1 or len(bias) != output.size(axis):
+def _unbiased_square(output: Tensor, layer: Layer) -> float | None:
+    axis = output.dim() - len(layer.kernel) - 1
+    bias = layer.bias
+    if bias is None or bias.dim() != 1 or axis < 0 or len(bias) != output.size(axis):
         return None
     shape = [-1 if index == axis else 1 for index in range(output.dim())]
     return mean_square(output.detach() - bias.detach().reshape(shape))
-
-
-def _axis(values: Any, axes: WeakTensorKeyDictionary) -> int:
-    """The dimension of a tensor's channels."""
-    known = axes.get(values)
-    if known is not None:
-        return int(known)
-    return 1 if values.dim() in (2, 4, 5) else values.dim() - 1
-
-
-def _axis_after(layer: Layer | None, output: Tensor, axes: WeakTensorKeyDictionary) -> int:
-    if output.dim() < 2:
-        return 0
-    if layer is not None:
-        return 1 if layer.weight.dim() > 2 else output.dim() - 1
-    return _axis(output, axes)  # known after an operation in place
 
 
 def _kind(call: Call, layer: Layer | None, is_activation: bool) -> str | None:
