@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -583,7 +584,8 @@ class LastNorm(nn.LayerNorm):
     """Layer norm of the channels in dimension 1, as speech models have it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.transpose(1, -1)).transpose(1, -1)
+        out: Tensor = super().forward(x.transpose(1, -1)).transpose(1, -1)
+        return out
 
 
 def convolved(dims: int, norm: str, activation: nn.Module, dead: int) -> Any:
@@ -668,3 +670,97 @@ def test_a_converted_speech_model_is_diagnosed() -> None:
         model.features[4].bias[:21] = -100
     found = mpelu.diagnose(model, sound)
     assert found.sentence.startswith("layer 2, `features.5`: 88% of its units are dead")
+
+
+def normed(kind: str) -> Any:
+    """A network whose weights are computed from other parameters, in both styles of torch."""
+    torch.manual_seed(0)
+    old = {"weight norm": nn.utils.weight_norm, "spectral norm": nn.utils.spectral_norm}
+    new = {
+        "weight norm": nn.utils.parametrizations.weight_norm,
+        "spectral norm": nn.utils.parametrizations.spectral_norm,
+        "orthogonal": nn.utils.parametrizations.orthogonal,
+    }
+    style, _, name = kind.partition(" ")
+    apply: Any = (old if style == "old" else new)[name]
+    layers = [each for _ in range(6) for each in (apply(nn.Linear(32, 32)), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(32, 4))
+
+
+def state_of(model: nn.Module) -> list[Any]:
+    """Every attribute of every module: tensors by identity and values, the rest as it prints."""
+    return [
+        (id(each), each.clone()) if isinstance(each, Tensor) else str(each)
+        for module in model.modules()
+        for held in (module.__dict__, module._parameters, module._buffers)
+        for each in held.values()
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "kind",
+    ["old weight norm", "old spectral norm", "new weight norm", "new spectral norm",
+     "new orthogonal"],
+)  # fmt: skip
+def test_computed_weights_are_measured_and_the_model_is_left_as_it_was(kind: str) -> None:
+    model, inputs = normed(kind), batch(32)
+    output = model(inputs)  # leaves computed tensors in the modules of the old style
+    before, held = copy.deepcopy(model[-1].state_dict()), state_of(model)
+    found = mpelu.diagnose(model, inputs)
+    assert [row.name for row in found.rows] == [str(index) for index in range(13)]
+    with pytest.raises(ValueError, match="expected a loss that takes the output"):
+        mpelu.diagnose(model, inputs, torch.zeros(5, dtype=torch.long))
+    with pytest.raises(ValueError, match="expected inputs the model can run on"):
+        mpelu.diagnose(model, batch(31))
+    for one, other in zip(held, state_of(model), strict=True):
+        same = one == other if isinstance(one, str) else (
+            one[0] == other[0] and torch.equal(one[1], other[1])
+        )  # fmt: skip
+        assert same
+    assert before.keys() == model[-1].state_dict().keys()
+    del output
+    # Faults are found as without the norm, and other initializations can be tried.
+    with torch.no_grad():
+        model[4].bias.fill_(-100)
+    found = mpelu.diagnose(model, inputs)
+    assert found.sentence.startswith("layer 3, `5`: the whole activation is dead")
+    assert len(found.trials) >= 5
+
+
+def test_errors_are_told_apart_by_where_they_come_from() -> None:
+    class Refusing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small()
+
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("diagnose: the model's own words")
+
+    with pytest.raises(ValueError, match="expected inputs the model can run on, got shapes") as one:
+        mpelu.diagnose(Refusing(), batch(16))
+    assert str(one.value).endswith(": diagnose: the model's own words")
+
+    def loss(output: Tensor) -> Tensor:
+        raise RuntimeError("no such output\nmore lines")
+
+    with pytest.raises(ValueError, match="expected a loss that takes") as other:
+        mpelu.diagnose(small(), batch(16), loss=loss)
+    assert str(other.value).endswith("got: no such output")
+
+
+def test_what_a_module_is_called_decides_nothing() -> None:
+    straight = plain(nn.Tanh, 2, method="gaussian", std=0.006)
+    kinds_of = [
+        kinds(mpelu.diagnose(nn.Sequential(OrderedDict({name: straight})), batch()))
+        for name in ("net", "emulator", "softmax_net")
+    ]
+    assert all(each == ["signal dies", "linear"] for each in kinds_of)
+
+
+def test_a_trial_says_what_was_swapped() -> None:
+    found = mpelu.diagnose(plain(nn.Sigmoid, 50), batch())
+    assert [each.swapped for each in found.trials] == [()] * 5 + [("Sigmoid",)]
+    assert [each.method for each in found.trials][-2:] == ["lsuv", "exact"]
+    assert found.trials[-1].label == "exact with MPELU for Sigmoid"
+    assert found.others == found.findings[1:]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from mpelu.diagnosis.findings import findings_of
-from mpelu.diagnosis.inputs import Loss, batch_size
+from mpelu.diagnosis.inputs import DiagnosisError, Loss, batch_size
 from mpelu.diagnosis.parameters import stuck_parameters
 from mpelu.diagnosis.remarks import class_name, measure_opened, opened_remarks, unseen_remarks
 from mpelu.diagnosis.report import CURABLE, Diagnosis, sentence_of
 from mpelu.diagnosis.trials import Trial, trials_of
-from mpelu.graph import Inputs, unwrap
+from mpelu.graph import Inputs, copied, unwrap
 from mpelu.init.model import check_inputs, check_model, input_error, reason
 
 
@@ -68,9 +67,9 @@ def diagnose(
         say("measuring the model")
         try:
             measured, opened = measure_opened(probe, example_inputs, targets, loss)
+        except DiagnosisError:
+            raise
         except Exception as error:
-            if str(error).startswith("diagnose:"):
-                raise
             raise input_error("diagnose", example_inputs, error) from error
         if not measured.layers:
             raise ValueError(
@@ -105,7 +104,7 @@ def _gpus(model: nn.Module) -> list[int]:
 
 def _copied(model: nn.Module) -> nn.Module:
     try:
-        return copy.deepcopy(model)
+        return copied(model)
     except Exception as error:
         raise ValueError(
             f"diagnose: expected a model that can be copied, got: {reason(error)}"

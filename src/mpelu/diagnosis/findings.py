@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mpelu.diagnosis.depth import gradient_finding, signal_finding
 from mpelu.diagnosis.inputs import InputScale
 from mpelu.diagnosis.rows import Finding, Measurement, found_at, number
+from mpelu.diagnosis.structure import plain_name
 
 LARGEST_INPUT = 1e6
 """Inputs are too large where their variance or mean square exceeds this; bytes have 2e4."""
@@ -105,7 +106,7 @@ def _saturated(measured: Measurement) -> Finding | None:
     for row in measured.rows:
         is_hidden = any(each.position > row.position for each in measured.layers)
         is_flat = row.saturated is not None and row.saturated >= MOST_SATURATED
-        if is_flat and is_hidden and row.name not in measured.gates:
+        if is_flat and is_hidden and not row.is_gate:
             return found_at(
                 row,
                 "saturated",
@@ -115,18 +116,18 @@ def _saturated(measured: Measurement) -> Finding | None:
     return None
 
 
-_NONLINEAR = ("softmax", "scaled_dot_product_attention", "mul", "max_pool", "amax", "bmm")
+_NONLINEAR = ("softmax", "scaleddotproductattention", "mul", "maxpool", "amax", "bmm")
+"""In the names of functions and classes, as `plain_name` has them."""
 
 
 def _linear(measured: Measurement) -> Finding | None:
     rows = [row for row in measured.rows if row.kind == "activation"]
     if not rows or any((row.linear or 0.0) < 0.99 for row in rows):
         return None
-    names = {
-        type(call.target).__name__.lower() if call.name == "" else call.name.lower()
-        for call in measured.calls
-    }
-    if measured.gates or any(each in name for each in _NONLINEAR for name in names):
+    names = {plain_name(call.target) for call in measured.calls}
+    if any(row.is_gate for row in rows) or any(
+        each in name for each in _NONLINEAR for name in names
+    ):
         return None
     return found_at(
         rows[0],

@@ -12,6 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mpelu.graph import Inputs, arguments, tensors_in
+from mpelu.init.model import reason
+
+
+class DiagnosisError(ValueError):
+    """Why a model can't be diagnosed, in words that need no others around them."""
 
 
 def is_measurable(value: Tensor) -> bool:
@@ -115,18 +120,25 @@ def loss_of(output: Any, outputs: Sequence[Tensor], targets: Any, loss: Loss | N
         loss: from the output, and the targets if there are any, to a scalar.
     """
     if not outputs:
-        raise ValueError("diagnose: expected an output that depends on trained parameters")
-    if loss is not None:
-        value = loss(output) if targets is None else loss(output, targets)
-    elif targets is None:
+        raise DiagnosisError("diagnose: expected an output that depends on trained parameters")
+    if targets is None and loss is None:
         return random_direction(outputs[:1])
-    elif targets.is_floating_point():
-        value = F.mse_loss(outputs[0], targets)
-    else:
-        value = F.cross_entropy(outputs[0], targets)
+    try:
+        if loss is not None:
+            value = loss(output) if targets is None else loss(output, targets)
+        elif targets.is_floating_point():
+            value = F.mse_loss(outputs[0], targets)
+        else:
+            value = F.cross_entropy(outputs[0], targets)
+    except Exception as error:  # whatever a loss raises on an output that it isn't made for
+        raise DiagnosisError(
+            f"diagnose: expected a loss that takes the output, got: {reason(error)}"
+        ) from error
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
         came = f"shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise ValueError(f"diagnose: expected a scalar loss that depends on the model, got {came}")
+        raise DiagnosisError(
+            f"diagnose: expected a scalar loss that depends on the model, got {came}"
+        )
     return value
 
 

@@ -46,6 +46,10 @@ class _Observed:
     unbiased_square: float | None = None
     """Mean square of the output without the bias."""
     gradients: list[float] = field(default_factory=list)
+    is_followed: bool = False
+    """Whether its output reaches the weight of a later call."""
+    is_gate: bool = False
+    """Whether its output is multiplied with another tensor."""
 
 
 class _Observer:
@@ -170,12 +174,12 @@ def measure(
     observed = observer.observed
     predicted = _predicted(calls, weights)
     followed = followed_calls(calls)
-    rows = [
-        _completed(observed[id(call)], gradients, trained, predicted, id(call) in followed)
-        for call in calls
-        if id(call) in observed
-    ]
-    gates = [observed[id(call)].row for call in gate_calls(calls) if id(call) in observed]
+    gates = {id(call) for call in gate_calls(calls)}
+    for call in calls:
+        if id(call) in observed:
+            entry = observed[id(call)]
+            entry.is_followed, entry.is_gate = id(call) in followed, id(call) in gates
+    rows = [_completed(entry, gradients, trained, predicted) for entry in observed.values()]
     return Measurement(
         rows=tuple(rows),
         inputs=input_scale(inputs),
@@ -183,7 +187,6 @@ def measure(
         loss=losses[0],
         calls=calls,
         parameters=gradients,
-        gates=frozenset(row.name for row in gates if row.kind == "activation"),
     )
 
 
@@ -213,7 +216,6 @@ def _completed(
     gradients: dict[str, Tensor | None],
     trained: dict[str, nn.Parameter],
     predicted: dict[str, float | None],
-    is_followed: bool,
 ) -> DiagnosedLayer:
     row = entry.row
     size = None
@@ -222,7 +224,7 @@ def _completed(
         weight = trained[entry.weight].detach()
         size = found.double().norm().item() * weight.double().norm().item()
     share = row.share
-    if entry.unbiased_square is not None and not is_followed:
+    if entry.unbiased_square is not None and not entry.is_followed:
         share = _share(row.signal, entry.unbiased_square)
     return replace(
         row,
@@ -230,7 +232,8 @@ def _completed(
         gradient=sum(entry.gradients) if entry.gradients else None,
         weight_gradient=size,
         predicted=None if entry.weight is None else predicted.get(entry.weight),
-        is_symmetric=is_followed and entry.layer is not None and has_equal_rows(entry.layer),
+        is_gate=entry.is_gate and row.kind == "activation",
+        is_symmetric=entry.is_followed and entry.layer is not None and has_equal_rows(entry.layer),
     )
 
 
@@ -275,5 +278,5 @@ def _name(call: Call, weight: str | None, last: str) -> str:
     if isinstance(call.target, nn.Module):
         return call.name
     if weight is not None:
-        return weight.removesuffix(".weight")
+        return weight.partition(".parametrizations.")[0].removesuffix(".weight")
     return f"{call.name} after {last}"

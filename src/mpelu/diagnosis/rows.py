@@ -41,6 +41,8 @@ class DiagnosedLayer:
     is_symmetric: bool = False
     """Whether another layer follows, and the weight has rows that are all the same and not
     zero."""
+    is_gate: bool = False
+    """Whether it is an activation whose output is multiplied with another tensor."""
     dead: float | None = None
     """Share of units with the same output and slope zero for every input of the batch; of
     activations alone."""
@@ -64,8 +66,6 @@ class Measurement:
     calls: Sequence[Call]
     parameters: dict[str, Tensor | None]
     """Gradient of each trained parameter; None if no output depends on it."""
-    gates: frozenset[str]
-    """Names of activations whose output is multiplied with another tensor."""
 
     @property
     def layers(self) -> list[DiagnosedLayer]:

@@ -20,6 +20,12 @@ _VIEWS = (
 )  # fmt: skip
 
 
+def plain_name(target: Any) -> str:
+    """Name of a function or of a module's class, in lower case without underscores."""
+    name = type(target).__name__ if isinstance(target, nn.Module) else name_of(target)
+    return name.replace("_", "").lower()
+
+
 def gate_calls(calls: Sequence[Call]) -> Iterator[Call]:
     """Calls whose output is multiplied with another tensor."""
     for call in calls:

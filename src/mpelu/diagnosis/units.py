@@ -82,7 +82,7 @@ def own_axis(call: Call) -> int | None:
     """The dimension that an activation has parameters along; None if it has none of its own."""
     target = call.target
     if isinstance(target, nn.Module):
-        own = list(target.parameters(recurse=False))
+        own: list[Tensor] = list(target.parameters(recurse=False))
         axis = getattr(target, "dim", 1 if isinstance(target, nn.PReLU) else None)
     else:
         is_learned = name_of(target) in _LEARNED
