@@ -584,8 +584,7 @@ class LastNorm(nn.LayerNorm):
     """Layer norm of the channels in dimension 1, as speech models have it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = super().forward(x.transpose(1, -1)).transpose(1, -1)
-        return out
+        return super().forward(x.transpose(1, -1)).transpose(1, -1)
 
 
 def convolved(dims: int, norm: str, activation: nn.Module, dead: int) -> Any:
@@ -656,7 +655,8 @@ class Speech(nn.Module):
         hidden: Tensor = self.project(self.features(sound[:, None]).transpose(1, 2))
         placed = self.activation(self.position(hidden.transpose(1, 2))).transpose(1, 2)
         hidden = hidden + placed
-        return hidden + self.block(hidden)
+        out: Tensor = hidden + self.block(hidden)
+        return out
 
 
 def test_a_converted_speech_model_is_diagnosed() -> None:
@@ -764,3 +764,48 @@ def test_a_trial_says_what_was_swapped() -> None:
     assert [each.method for each in found.trials][-2:] == ["lsuv", "exact"]
     assert found.trials[-1].label == "exact with MPELU for Sigmoid"
     assert found.others == found.findings[1:]
+
+
+def test_decoupled_weight_decay_of_alpha_and_beta_is_found() -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.PReLU(), nn.Linear(64, 10))
+    weights = [each for name, each in model.named_parameters() if not name.startswith("1.")]
+    activation = [model[1].alpha, model[1].beta]
+
+    def texts(optimizer: torch.optim.Optimizer) -> list[str]:
+        found = mpelu.diagnose(model, batch(), torch.arange(48) % 10, optimizer=optimizer)
+        assert found.is_healthy == (not kinds(found))
+        return [each.text for each in found.findings if each.kind == "parameters"]
+
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+    (found,) = texts(adamw)
+    assert found.startswith("weight decay multiplies `1.alpha`, `1.beta` by 0.61 in 10,000 steps")
+    assert "mpelu.param_groups(" in found
+    assert "optimizer=torch.optim.AdamW)" in found
+    # The factor is what the optimizer does where nothing pushes back.
+    alone = nn.Parameter(torch.ones(1))
+    decaying = torch.optim.AdamW([alone], lr=1e-3, weight_decay=0.05)
+    alone.grad = torch.zeros(1)
+    for _ in range(1000):
+        decaying.step()
+    assert alone.item() ** 10 == pytest.approx(0.61, abs=0.005)
+    # Any optimizer that says so, the rate of the group of the parameter, and schedules.
+    adam = torch.optim.Adam(
+        model.parameters(), lr=1e-3, weight_decay=0.1, decoupled_weight_decay=True
+    )
+    assert "by 0.37 in 10,000 steps" in texts(adam)[0]
+    apart: Any = [{"params": weights}, {"params": activation, "lr": 5e-3}]
+    assert "by 0.082 in" in texts(torch.optim.AdamW(apart, lr=1e-3, weight_decay=0.05))[0]
+    torch.optim.lr_scheduler.LambdaLR(adamw, lambda step: 0.0)  # the first step of a warm-up
+    assert texts(adamw) == [found]
+    assert texts(torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=200.0))
+    # No decay, little of it, or one that is part of the gradient.
+    free: Any = [{"params": weights}, {"params": activation, "weight_decay": 0.0}]
+    assert texts(torch.optim.AdamW(free, lr=1e-3, weight_decay=0.05)) == []
+    assert texts(torch.optim.AdamW(model.parameters(), lr=1e-3)) == []
+    assert texts(torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=0.05)) == []
+    with torch.no_grad():
+        model[1].alpha.zero_()
+    assert (
+        "multiplies `1.beta` by" in texts(torch.optim.AdamW(model.parameters(), weight_decay=1))[0]
+    )
