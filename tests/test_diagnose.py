@@ -809,3 +809,32 @@ def test_decoupled_weight_decay_of_alpha_and_beta_is_found() -> None:
     assert (
         "multiplies `1.beta` by" in texts(torch.optim.AdamW(model.parameters(), weight_decay=1))[0]
     )
+
+
+class Squeezed(nn.Module):
+    """A gate of few units that see one mean value per channel, as in squeeze-and-excitation."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.one, self.norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+        self.down, self.up, self.head = nn.Conv2d(16, 8, 1), nn.Conv2d(8, 16, 1), nn.Linear(16, 4)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.hardswish(self.norm(self.one(x)))
+        gate = F.hardsigmoid(self.up(self.relu(self.down(hidden.mean((2, 3), keepdim=True)))))
+        out: Tensor = self.head((hidden * gate).mean((2, 3)))
+        return out
+
+
+def test_few_units_that_are_negative_by_chance_are_no_problem() -> None:
+    images = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    most = 0.0
+    for seed in range(16):
+        found = mpelu.diagnose(Squeezed(seed), images)
+        assert found.is_healthy
+        most = max(most, *(row.dead or 0.0 for row in found.rows))
+    assert most >= 0.75
+    # Many units are never all negative by chance.
+    assert kinds(mpelu.diagnose(Clipped(nn.ReLU(), 24), batch(16))) == ["dead"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mpelu.diagnosis.depth import gradient_finding, signal_finding
 from mpelu.diagnosis.inputs import InputScale
-from mpelu.diagnosis.rows import Finding, Measurement, found_at, number
+from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement, found_at, number
 from mpelu.diagnosis.structure import plain_name
 
 LARGEST_INPUT = 1e6
@@ -17,6 +17,8 @@ SMALLEST_INPUT = 1e-6
 MOST_DEAD = 0.75
 """Share of dead units in an activation from which on it is a problem."""
 SOME_DEAD = 0.25
+CHANCE = 1e-3
+"""More units than expected are dead if that many would be by chance with this probability."""
 MOST_SATURATED = 0.8
 
 
@@ -94,12 +96,24 @@ def _dead(measured: Measurement) -> Iterator[Finding]:
     first = next(row for row in rows if (row.dead or 0.0) >= min(worst.dead, MOST_DEAD))
     what = "the whole activation is" if first.dead == 1 else f"{first.dead:.0%} of its units are"
     others = sum((row.dead or 0.0) >= min(worst.dead, MOST_DEAD) for row in rows) - 1
+    is_chance = all(_by_chance(row) for row in rows if (row.dead or 0.0) >= MOST_DEAD)
     more = f" (and {others} more like it)" if others else ""
     yield found_at(
         first,
-        "dead" if worst.dead >= MOST_DEAD else "remark",
+        "dead" if worst.dead >= MOST_DEAD and not is_chance else "remark",
         f"{what} dead: every sample gives the same output and gradient zero{more}",
     )
+
+
+def _by_chance(row: DiagnosedLayer) -> bool:
+    """Whether so many dead units may be those whose sign happens to be negative.
+
+    Where the samples hardly differ, as after global pooling, every unit is either dead or linear,
+    each as likely as the other.
+    """
+    dead = round((row.units or 0) * (row.dead or 0.0))
+    both = dead + round((row.units or 0) * (row.linear or 0.0))
+    return sum(math.comb(both, each) for each in range(dead, both + 1)) > CHANCE * 2**both
 
 
 def _saturated(measured: Measurement) -> Finding | None:

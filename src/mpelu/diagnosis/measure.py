@@ -113,6 +113,7 @@ class _Observer:
             variance=variance,
             signal=signal,
             share=_share(signal, variance + mean**2),
+            units=None if shares is None else shares.units,
             dead=None if shares is None else shares.dead,
             saturated=None if shares is None else shares.saturated,
             linear=None if shares is None else shares.linear,

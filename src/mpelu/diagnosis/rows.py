@@ -43,6 +43,8 @@ class DiagnosedLayer:
     zero."""
     is_gate: bool = False
     """Whether it is an activation whose output is multiplied with another tensor."""
+    units: int | None = None
+    """How many units an activation has."""
     dead: float | None = None
     """Share of units with the same output and slope zero for every input of the batch; of
     activations alone."""

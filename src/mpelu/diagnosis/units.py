@@ -35,6 +35,8 @@ _NO_ACTIVATIONS = {"identity", "softmax", "softmin", "logsoftmax", "softmax2d", 
 class UnitShares:
     """Shares of an activation's units, between 0 and 1."""
 
+    units: int
+    """How many there are."""
     dead: float
     saturated: float | None = None
     linear: float | None = None
@@ -103,11 +105,12 @@ def shares_of(activation: CalledActivation, axis: int) -> UnitShares:
     results, steep = _by_unit(outputs, axis), _by_unit(slopes, axis)
     is_dead = (steep == 0).all(1) & (results.amin(1) == results.amax(1))
     if not activation.is_known:
-        return UnitShares(dead=_share(is_dead))
+        return UnitShares(units=len(is_dead), dead=_share(is_dead))
     flat = (steep.abs() < FLAT_SLOPE).double().mean(1)
     is_saturated = (flat >= 0.5) & ~is_dead
     is_linear = _is_linear(_by_unit(values, axis), results)
     return UnitShares(
+        units=len(is_dead),
         dead=_share(is_dead),
         saturated=None if _is_one_sided(function, values) else _share(is_saturated),
         linear=_share(is_linear & ~is_dead),
