@@ -363,6 +363,7 @@ def test_a_model_that_fails_with_other_weights_is_diagnosed() -> None:
 
 def test_every_finding_is_printed() -> None:
     model = small()
+    nn.init.normal_(model[0].weight, std=0.2)
     model[0].requires_grad_(False)
     found = mpelu.diagnose(model, batch(16))
     (remark,) = found.findings
@@ -483,11 +484,15 @@ def test_inputs_on_another_scale_are_found_first(scale: float) -> None:
     assert mpelu.diagnose(small(), batch(16) + 1e4).findings[0].kind == "inputs"
 
 
-def test_bytes_tokens_and_inputs_that_the_model_standardizes_are_on_a_usual_scale() -> None:
+def test_tokens_and_inputs_that_the_model_standardizes_are_on_a_usual_scale() -> None:
     generator = torch.Generator().manual_seed(0)
     bytes_ = torch.randint(0, 256, (48, 3, 8, 8), generator=generator).float()
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 4))
-    assert mpelu.diagnose(model, bytes_).is_healthy
+    found = mpelu.diagnose(model, bytes_)
+    assert found.sentence.startswith("the inputs are large for a model without a norm")
+    assert mpelu.diagnose(model, bytes_ / 255).is_healthy
+    assert mpelu.diagnose(model.insert(1, nn.BatchNorm2d(16)), bytes_).is_healthy
     tokens = torch.randint(0, 100, (16, 12), generator=generator) * 1
     assert mpelu.diagnose(PreNorm(), tokens).is_healthy
     normed = nn.Sequential(nn.BatchNorm1d(16), small())
@@ -838,3 +843,221 @@ def test_few_units_that_are_negative_by_chance_are_no_problem() -> None:
     assert most >= 0.75
     # Many units are never all negative by chance.
     assert kinds(mpelu.diagnose(Clipped(nn.ReLU(), 24), batch(16))) == ["dead"]
+
+
+class Applied(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def perceptron(*middle: nn.Module, activation: type[nn.Module] = nn.ReLU) -> Any:
+    """Three layers, modules after the second activation, and a last layer."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(64, 64), activation(), nn.Linear(64, 64), activation(), *middle,
+        nn.Linear(64, 64), activation(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+LABELS = torch.arange(48) % 10
+
+
+@pytest.mark.parametrize("cut", [lambda x: x.detach(), lambda x: x.data])
+def test_a_detached_middle_is_found(cut: Any) -> None:
+    found = mpelu.diagnose(perceptron(Applied(cut)), batch(), LABELS)
+    assert kinds(found) == ["detached"]
+    assert found.sentence == (
+        "layer 2, `2`: no gradient reaches its weight, nor that of 1 more, although the output "
+        "depends on it: `4` behind it stops it"
+    )
+
+
+class Branch(nn.Module):
+    """A residual block that keeps the gradient back on its way in, on its way out, or inside."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.one, self.two, self.where = nn.Linear(64, 64), nn.Linear(64, 64), where
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = x.detach() if self.where == "in" else x
+        with torch.set_grad_enabled(self.where != "inside"):
+            found: Tensor = self.two(F.relu(self.one(given)))
+        return x + (found.detach() if self.where == "out" else found)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("in", "layer 3, `4.one`: `detach` before it stops the gradient"),
+        ("out", "layer 4, `4.two`: no gradient reaches its weight, nor that of 1 more,"),
+        ("inside", "layer 4, `4.two`: no gradient reaches its weight, nor that of 1 more,"),
+        ("", ""),
+    ],
+)
+def test_a_detached_branch_is_found(where: str, said: str) -> None:
+    found = mpelu.diagnose(perceptron(Branch(where)), batch(), LABELS)
+    assert kinds(found) == (["detached"] if where else [])
+    assert not where or found.sentence.startswith(said)
+
+
+def test_a_head_that_is_detached_on_purpose_is_a_remark() -> None:
+    class ActorCritic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.policy, self.value = (nn.Linear(64, each) for each in (64, 4, 1))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = F.relu(self.body(x))
+            return self.policy(hidden), self.value(hidden.detach())
+
+    torch.manual_seed(0)
+    found = mpelu.diagnose(ActorCritic(), batch())
+    assert found.is_healthy
+    assert "`value`: `detach` before it stops the gradient" in found.findings[0].text
+
+
+def test_detached_values_that_do_no_harm_are_no_problem() -> None:
+    for function in (
+        lambda x: x + (x.sign() - x).detach(),  # straight through
+        lambda x: x / x.detach().norm(dim=1, keepdim=True),
+        lambda x: x[:, x.detach()[0].argsort()],
+    ):
+        assert mpelu.diagnose(perceptron(Applied(function)), batch(), LABELS).is_healthy
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "kind"),
+    [
+        (nn.Softmax(-1), None, "loss"),
+        (nn.Softmax(-1), nn.CrossEntropyLoss(), "loss"),
+        (nn.Softmax(-1), nn.NLLLoss(), "loss"),
+        (nn.Identity(), lambda output, labels: F.nll_loss(output, labels), "loss"),
+        (nn.LogSoftmax(-1), nn.NLLLoss(), ""),
+        (nn.LogSoftmax(-1), None, ""),
+        (nn.Softmax(-1), lambda output, labels: F.nll_loss(output.log(), labels), ""),
+        (nn.Softmax(0), None, "softmax"),
+        (Applied(lambda x: x.softmax(0)), None, "softmax"),
+    ],
+)
+def test_a_loss_of_probabilities_and_a_softmax_over_the_batch_are_found(
+    last: nn.Module, loss: Any, kind: str
+) -> None:
+    model = perceptron().append(last)
+    found = mpelu.diagnose(model, batch(), LABELS, loss)
+    assert [each for each in kinds(found) if each in ("loss", "softmax")] == [kind] * bool(kind)
+    assert found.is_healthy == (not kind)
+
+
+def test_a_softmax_over_instances_or_similarities_is_no_problem() -> None:
+    class Pooled(nn.Module):
+        """Attention over the instances of a bag, as for whole slides."""
+
+        def __init__(self, pools: bool) -> None:
+            super().__init__()
+            self.one, self.score, self.last = (nn.Linear(64, each) for each in (64, 1, 4))
+            self.pools = pools
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = F.relu(self.one(x))
+            if self.pools:
+                out: Tensor = self.last(
+                    (self.score(hidden).softmax(0) * hidden).sum(0, keepdim=True)
+                )
+                return out
+            similar = (hidden @ hidden.T).softmax(0)
+            out = self.last(similar @ hidden)
+            return out
+
+    torch.manual_seed(0)
+    for pools in (True, False):
+        assert "softmax" not in kinds(mpelu.diagnose(Pooled(pools), batch()))
+
+
+def test_layers_without_an_activation_between_them_are_found() -> None:
+    found = mpelu.diagnose(perceptron(activation=nn.Identity), batch(), LABELS)
+    assert found.sentence.startswith("layer 1, `0`: nothing nonlinear comes between it and `2`")
+    assert kinds(found) == ["linear"]
+    missing = perceptron(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Dropout())
+    (remark,) = mpelu.diagnose(missing, batch(), LABELS).findings
+    assert remark.kind == "remark"
+    assert remark.text.startswith("layer 3, `4`: nothing nonlinear comes between it and `7`")
+
+
+def test_layers_that_are_meant_to_be_linear_are_not_named() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mixed = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = x.reshape(-1, 4, 16)
+            found: Tensor = self.mixed(tokens, tokens, tokens)[0]
+            return found.flatten(1)
+
+    images = torch.randn(8, 8, 12, 12, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
+    convolutions = nn.Sequential(
+        nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 16, 1), nn.ReLU(),  # separable
+        nn.Conv2d(16, 16, (1, 3)), nn.Conv2d(16, 16, (3, 1)), nn.ReLU(),  # factorized
+        nn.Conv2d(16, 8, 1), nn.BatchNorm2d(8), nn.Conv2d(8, 32, 1), nn.ReLU(),  # a bottleneck
+        nn.Flatten(), nn.LazyLinear(4),
+    )  # fmt: skip
+    convolutions(images)
+    assert mpelu.diagnose(convolutions, images).findings == ()
+    for middle in (
+        [nn.Linear(64, 8), nn.Linear(8, 64), nn.ReLU()],  # of low rank
+        [nn.Linear(64, 64), nn.LayerNorm(64)],
+        [nn.Linear(64, 64), Attention()],
+        [nn.Linear(64, 64), Applied(torch.sin)],
+    ):
+        found = mpelu.diagnose(perceptron(*middle), batch())
+        assert not any("nonlinear" in each.text for each in found.findings)
+
+
+def test_inputs_on_different_scales_and_bytes_without_a_norm_are_found() -> None:
+    scales = torch.ones(64)
+    scales[::2] = 1000
+    for inputs in (batch() * scales, batch() * scales / 1000):
+        found = mpelu.diagnose(perceptron(), inputs, LABELS)
+        assert kinds(found)[0] == "inputs"
+        assert found.sentence.startswith("the inputs' channels are on different scales")
+    one = torch.ones(64)
+    one[5] = 1000
+    assert kinds(mpelu.diagnose(perceptron(), batch() * one, LABELS))[0] == "inputs"
+    # Not if the model changes them first, nor for channels that are constant or rare.
+    normed = nn.Sequential(nn.BatchNorm1d(64), perceptron())
+    assert mpelu.diagnose(normed, batch() * scales, LABELS).is_healthy
+    rare = (torch.rand(48, 64, generator=torch.Generator().manual_seed(1)) < 0.05).float()
+    rare[:, :20] = 1
+    assert mpelu.diagnose(perceptron(), rare + batch() * (torch.arange(64) > 32)).is_healthy
+
+
+def test_frozen_layers_are_told_by_what_they_hold() -> None:
+    model = perceptron()
+    model[2].requires_grad_(False)
+    found = mpelu.diagnose(model, batch(), LABELS)
+    assert kinds(found) == ["parameters"]
+    assert found.sentence.startswith("requires_grad is False for `2.weight`, where the values are")
+    trained = perceptron()
+    for layer in trained[:-1]:
+        for each in layer.parameters():
+            nn.init.normal_(each, std=0.15).requires_grad_(False)
+    found = mpelu.diagnose(trained, batch(), LABELS)
+    assert found.is_healthy
+    assert "and 3 more: 95% of all values aren't trained" in found.findings[0].text
+    nothing = perceptron().requires_grad_(False)
+    found = mpelu.diagnose(nothing, batch(), LABELS)
+    assert found.sentence.startswith("no parameter requires gradients, so nothing learns")
+    assert len(found.rows) == 7
+    assert not any(each.requires_grad for each in nothing.parameters())
+    nn.init.constant_(nothing[2].bias, -100)  # other findings are found all the same
+    found = mpelu.diagnose(nothing, batch(), LABELS)
+    assert kinds(found)[0] == "dead"
+    assert found.trials[0].problem == ""

@@ -62,6 +62,9 @@ class InputScale:
     """Variance between samples: 0 if no input differs, 1 if only tokens do."""
     square: float = 1.0
     """Mean square; 1 for tokens."""
+    spread: float = 1.0
+    """Standard deviation of the channel that varies most, as a multiple of that of one that varies
+    little: more than three quarters of the channels vary more."""
 
 
 def batch_size(inputs: Inputs) -> int:
@@ -88,6 +91,14 @@ def scale_of(values: Tensor, batch: int) -> InputScale:
     """The scale of a tensor of real numbers."""
     mean, variance, signal = moments(values, batch)
     return InputScale(signal=signal, square=variance + mean**2)
+
+
+def spread_of(values: Tensor, axis: int) -> float:
+    """How much the standard deviations of the channels differ; constant channels don't count."""
+    channels = values.detach().double().movedim(axis, 0).flatten(1)
+    deviations = channels.std(1, correction=0)
+    varying = deviations[deviations > 0].sort().values
+    return (varying[-1] / varying[len(varying) // 4]).item() if len(varying) > 3 else 1.0
 
 
 def _tensors(inputs: Inputs) -> list[Tensor]:

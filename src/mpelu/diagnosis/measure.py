@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from mpelu.converting.channels import find_channels
 from mpelu.converting.shapes import Channels
@@ -24,11 +26,12 @@ from mpelu.diagnosis.inputs import (
     moments,
     random_direction,
     scale_of,
+    spread_of,
 )
-from mpelu.diagnosis.rows import DiagnosedLayer, Measurement
-from mpelu.diagnosis.structure import followed_calls, gate_calls, has_equal_rows
+from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement
+from mpelu.diagnosis.structure import Flow, followed_calls, gate_calls, has_equal_rows, mistake_in
 from mpelu.diagnosis.units import UnitShares, activation_of, own_axis, shares_of
-from mpelu.graph import Call, Inputs, Weights, name_of, record, tensors_in
+from mpelu.graph import Call, Inputs, Weights, arguments, name_of, record, tensors_in
 from mpelu.init.layers import Layer, layer_of
 from mpelu.init.operations import NORMS
 from mpelu.init.planner import Planner
@@ -55,11 +58,20 @@ class _Observed:
 class _Observer:
     """Measures every call of a pass as it happens."""
 
-    def __init__(self, weights: Weights, batch: int, channels: Sequence[Channels | None]) -> None:
+    def __init__(
+        self, weights: Weights, inputs: Inputs, channels: Sequence[Channels | None]
+    ) -> None:
         self.observed: dict[int, _Observed] = {}
         """By the id of the call."""
         self.fed: InputScale | None = None
-        self._weights, self._batch, self._channels = weights, batch, channels
+        self.graded: dict[int, bool] = {}
+        """Whether the output of a call has a gradient, by the id of the call."""
+        self.makers = WeakTensorKeyDictionary()
+        """The id of the call that returned a tensor last."""
+        self.mistakes: list[Finding] = []
+        self._weights, self._channels = weights, channels
+        self._batch = batch_size(inputs)
+        self._shapes = {each.shape for each in tensors_in(arguments(inputs))}
         self._shares: UnitShares | None = None
         self._count, self._last = 0, "the input"
 
@@ -69,8 +81,15 @@ class _Observer:
             activation = activation_of(call, args, kwargs)
             if activation is not None:
                 self._shares = shares_of(activation, self._axis(call, activation.values.dim()))
-            elif self.fed is None and layer_of(call) is not None:
-                self.fed = self._scale_of_data(tensors_in((args, kwargs)))
+            elif self.fed is None and (layer := layer_of(call)) is not None:
+                self.fed = self._scale_of_data(tensors_in((args, kwargs)), layer)
+            mistake = mistake_in(call.target, args, kwargs, self._batch)
+            if mistake is not None:
+                kind, text = mistake
+                name = _name(call, None, self._last)
+                self.mistakes.append(
+                    Finding(kind=kind, text=f"`{name}`: {text}", layer=name, position=self._count)
+                )
 
     def after(self, call: Call, output: Tensor, run: Any) -> Tensor:
         with torch._C.DisableTorchFunction():
@@ -88,12 +107,21 @@ class _Observer:
             return found.position(ndim)
         return 1 if ndim in (2, 4, 5) else ndim - 1
 
-    def _scale_of_data(self, tensors: Sequence[Tensor]) -> InputScale | None:
+    def _scale_of_data(self, tensors: Sequence[Tensor], layer: Layer) -> InputScale | None:
         """Of the first tensor that isn't a parameter."""
         data = [each for each in tensors if is_measurable(each) and not self._weights.name(each)]
-        return scale_of(data[0], self._batch) if data else None
+        if not data:
+            return None
+        scale = scale_of(data[0], self._batch)
+        axis = data[0].dim() - len(layer.kernel) - 1
+        # Of what a model has computed, such as sines of a time, some channels may hardly vary.
+        is_input = axis > 0 and data[0].shape in self._shapes
+        return replace(scale, spread=spread_of(data[0], axis)) if is_input else scale
 
     def _observe(self, call: Call, output: Tensor) -> None:
+        if output.is_floating_point() or output.is_complex():
+            self.graded[id(call)] = output.requires_grad
+        self.makers[output] = id(call)
         layer = layer_of(call)
         kind = _kind(call, layer, self._shares is not None)
         if kind is None or not is_measurable(output):
@@ -155,7 +183,8 @@ def measure(
         channels: of the output of each call.
     """
     weights = Weights(model)
-    observer = _Observer(weights, batch_size(inputs), channels)
+    observer = _Observer(weights, inputs, channels)
+    ends: list[int] = []
     losses: list[float] = []
     trained: dict[str, nn.Parameter] = {}
     gradients: dict[str, Tensor | None] = {}
@@ -165,7 +194,12 @@ def measure(
             (name, each) for name, each in model.named_parameters() if each.requires_grad
         )
         outputs = differentiable(output)
-        value = loss_of(output, outputs, targets, loss)
+        ends.extend(observer.makers[each] for each in tensors_in(output) if each in observer.makers)
+        if not any(len(each) == batch_size(inputs) for each in outputs if each.dim()):
+            observer.mistakes = [each for each in observer.mistakes if each.kind != "softmax"]
+        with _LossWatcher(batch_size(inputs)) as watcher:
+            value = loss_of(output, outputs, targets, loss)
+        observer.mistakes += watcher.mistakes
         losses.append(value.item())
         gradients.update(_gradients(value, outputs, trained))
 
@@ -180,15 +214,58 @@ def measure(
         if id(call) in observed:
             entry = observed[id(call)]
             entry.is_followed, entry.is_gate = id(call) in followed, id(call) in gates
-    rows = [_completed(entry, gradients, trained, predicted) for entry in observed.values()]
+    rows = {
+        index: _completed(observed[id(call)], gradients, trained, predicted)
+        for index, call in enumerate(calls)
+        if id(call) in observed
+    }
+    flow = Flow(calls, observer.graded)
     return Measurement(
-        rows=tuple(rows),
+        rows=tuple(rows.values()),
         inputs=input_scale(inputs),
         fed=observer.fed,
         loss=losses[0],
-        calls=calls,
+        flow=flow,
+        at=rows,
+        cut=_cut_off(flow, set(ends), weights, gradients),
+        mistakes=tuple(observer.mistakes),
         parameters=gradients,
     )
+
+
+class _LossWatcher(TorchFunctionMode):
+    """Looks at what the functions of a loss are called with."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__()
+        self.mistakes: list[Finding] = []
+        self._batch = batch
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        mistake = mistake_in(func, args, kwargs or {}, self._batch)
+        if mistake is not None and mistake[0] == "loss":
+            text = f"the loss, `{name_of(func)}`: {mistake[1]}"
+            self.mistakes.append(Finding(kind="loss", text=text))
+        return func(*args, **kwargs or {})
+
+
+def _cut_off(
+    flow: Flow, ends: set[int], weights: Weights, gradients: dict[str, Tensor | None]
+) -> dict[str, int]:
+    """The parameters that the output depends on, but that have no gradient."""
+    lost = {name for name, each in gradients.items() if each is None}
+    found: dict[str, int] = {}
+    reaching = (
+        flow.before(i for i, call in enumerate(flow.calls) if id(call) in ends) if lost else ()
+    )
+    for index in sorted(reaching):
+        call = flow.calls[index]
+        own = call.target.parameters() if isinstance(call.target, nn.Module) else ()
+        names = {weights.name(each) for each in (*own, *tensors_in((call.args, call.kwargs)))}
+        found.update((name, index) for name in names if name in lost)
+    return found
 
 
 def _gradients(

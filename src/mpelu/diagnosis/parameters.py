@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import learnable_parameters
-from mpelu.diagnosis.rows import Finding, listed, number
+from mpelu.diagnosis.rows import Finding, Measurement, listed, number
 
 MOST_STEPS = 1e5
 """An activation's parameter hardly moves if a change by a tenth takes more steps than this."""
@@ -19,6 +19,8 @@ LEAST_LEFT = 0.8
 """It is a problem where it leaves less than this of an activation's parameter after those."""
 
 
+_FEWEST = 256
+"""Values of a weight, from which on their distribution can be told."""
 _SHRINKING = ("scale", "rate", "shape")
 """Kinds of activations' parameters that are to stay away from zero, such as alpha and beta."""
 _DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor)
@@ -26,7 +28,7 @@ _DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor)
 
 def stuck_parameters(
     model: nn.Module,
-    gradients: dict[str, Tensor | None],
+    measured: Measurement,
     optimizer: torch.optim.Optimizer | None,
     has_loss: bool,
 ) -> Iterator[Finding]:
@@ -34,17 +36,15 @@ def stuck_parameters(
 
     Args:
         model: whose parameters they are.
-        gradients: of the trained parameters, by name; None for those that nothing depends on.
+        measured: of a copy of it.
         optimizer: that trains them, if it is known.
         has_loss: whether the gradients are those of a real loss, so that their size counts.
     """
-    parameters = dict(model.named_parameters())
-    frozen = [name for name, each in parameters.items() if not each.requires_grad]
-    if frozen:
-        yield _remark(f"{_names(frozen)} don't require gradients, so they don't learn")
-    unused = [name for name, each in gradients.items() if each is None]
+    parameters, gradients = dict(model.named_parameters()), measured.parameters
+    yield from _frozen(parameters)
+    unused = [name for name, each in gradients.items() if each is None and name not in measured.cut]
     if unused:
-        yield _remark(f"{_names(unused)} have no gradient: no output depends on them")
+        yield _remark(f"no output depends on {_names(unused)}, so no gradient arrives there")
     learned = {each.name: each.kind for each in learnable_parameters(model)}
     still = [
         name
@@ -59,6 +59,44 @@ def stuck_parameters(
         )
     if optimizer is not None:
         yield from _optimized(parameters, gradients, learned, optimizer, has_loss)
+
+
+def _frozen(parameters: dict[str, nn.Parameter]) -> Iterator[Finding]:
+    frozen = {name: each for name, each in parameters.items() if not each.requires_grad}
+    if not frozen:
+        return
+    count = sum(each.numel() for each in frozen.values())
+    share = count / sum(each.numel() for each in parameters.values())
+    untrained = [name for name, each in frozen.items() if _is_uniform(each)]
+    if len(frozen) == len(parameters):
+        yield Finding(
+            kind="parameters",
+            text="no parameter requires gradients, so nothing learns; model.requires_grad_(True) "
+            "changes that",
+        )
+    elif untrained:
+        yield Finding(
+            kind="parameters",
+            text=f"requires_grad is False for {_names(untrained)}, where the values are still the "
+            "random ones that a layer starts with",
+            layer=untrained[0],
+        )
+    else:
+        yield _remark(
+            f"requires_grad is False for {_names([*frozen])}: {share:.0%} of all values aren't "
+            "trained"
+        )
+
+
+def _is_uniform(values: Tensor) -> bool:
+    """Whether the values are uniformly distributed, as torch's layers start and trained ones never
+    are: the fourth moment is 1.8 times the square of the second then, and 3 for a Gaussian."""
+    if values.dim() < 2 or values.numel() < _FEWEST or not values.is_floating_point():
+        return False
+    values = values.detach().double()
+    values = values - values.mean()
+    ratio = (values.pow(4).mean() / values.square().mean().square()).item()
+    return abs(ratio - 1.8) < 0.1
 
 
 def _optimized(

@@ -7,13 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement, gradient_ratio, number
-from mpelu.diagnosis.trials import METHODS, Trial, swap_words
-
-CURABLE = (
-    "non-finite", "signal dies", "signal explodes", "gradient vanishes", "gradient explodes",
-    "dead", "symmetric", "saturated", "linear",
-)  # fmt: skip
-"""Kinds of problems that other weights may solve."""
+from mpelu.diagnosis.trials import CURABLE, METHODS, Trial, swap_words
 
 
 def sentence_of(measured: Measurement, findings: Sequence[Finding], trials: Sequence[Trial]) -> str:

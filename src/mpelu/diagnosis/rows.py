@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from mpelu.diagnosis.inputs import InputScale
-from mpelu.graph import Call
+from mpelu.diagnosis.structure import Flow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +65,15 @@ class Measurement:
     fed: InputScale | None
     """Of what the first layer takes: the inputs, or what the model makes of them before."""
     loss: float
-    calls: Sequence[Call]
+    flow: Flow
+    """The calls, and where gradients go between them."""
+    at: Mapping[int, DiagnosedLayer]
+    """The rows by the index of their call."""
+    cut: Mapping[str, int]
+    """Trained parameters that no gradient reaches although the output depends on them, and the
+    index of the call that takes each."""
+    mistakes: tuple[Finding, ...]
+    """What is wrong with the arguments of single calls, or of the loss."""
     parameters: dict[str, Tensor | None]
     """Gradient of each trained parameter; None if no output depends on it."""
 
@@ -86,8 +94,9 @@ class Finding:
     """Something to know about a model."""
 
     kind: str
-    """"inputs", "non-finite", "signal dies", "signal explodes", "dead", "gradient vanishes",
-    "gradient explodes", "symmetric", "saturated", "linear", "parameters" or "remark"."""
+    """"inputs", "non-finite", "detached", "softmax", "loss", "signal dies", "signal explodes",
+    "dead", "gradient vanishes", "gradient explodes", "symmetric", "saturated", "linear",
+    "parameters" or "remark"."""
     text: str
     """In a sentence, without a full stop."""
     layer: str = ""
