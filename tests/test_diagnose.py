@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -362,6 +363,7 @@ def test_a_model_that_fails_with_other_weights_is_diagnosed() -> None:
 
 def test_every_finding_is_printed() -> None:
     model = small()
+    nn.init.normal_(model[0].weight, std=0.2)
     model[0].requires_grad_(False)
     found = mpelu.diagnose(model, batch(16))
     (remark,) = found.findings
@@ -482,11 +484,15 @@ def test_inputs_on_another_scale_are_found_first(scale: float) -> None:
     assert mpelu.diagnose(small(), batch(16) + 1e4).findings[0].kind == "inputs"
 
 
-def test_bytes_tokens_and_inputs_that_the_model_standardizes_are_on_a_usual_scale() -> None:
+def test_tokens_and_inputs_that_the_model_standardizes_are_on_a_usual_scale() -> None:
     generator = torch.Generator().manual_seed(0)
     bytes_ = torch.randint(0, 256, (48, 3, 8, 8), generator=generator).float()
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 4))
-    assert mpelu.diagnose(model, bytes_).is_healthy
+    found = mpelu.diagnose(model, bytes_)
+    assert found.sentence.startswith("the inputs are large for a model without a norm")
+    assert mpelu.diagnose(model, bytes_ / 255).is_healthy
+    assert mpelu.diagnose(model.insert(1, nn.BatchNorm2d(16)), bytes_).is_healthy
     tokens = torch.randint(0, 100, (16, 12), generator=generator) * 1
     assert mpelu.diagnose(PreNorm(), tokens).is_healthy
     normed = nn.Sequential(nn.BatchNorm1d(16), small())
@@ -577,3 +583,481 @@ def test_one_sample_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     with pytest.raises(ValueError, match="expected at least two samples, got one"):
         mpelu.diagnose(model, torch.randn(1, 4))
+
+
+class LastNorm(nn.LayerNorm):
+    """Layer norm of the channels in dimension 1, as speech models have it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(1, -1)).transpose(1, -1)
+
+
+def convolved(dims: int, norm: str, activation: nn.Module, dead: int) -> Any:
+    """A network of convolutions, and channels that never get past the first activation."""
+    torch.manual_seed(0)
+    convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+    instance = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)[dims - 1]
+    norms: dict[str, nn.Module] = {
+        "batch": (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1](32),
+        "group": nn.GroupNorm(4, 32),
+        "instance": instance(32, affine=True),
+        "layer": LastNorm(32),
+        "none": nn.Identity(),
+    }
+    model: Any = nn.Sequential(
+        convolution(4, 32, 3), norms[norm], activation, convolution(32, 4, 3), nn.Flatten(),
+        nn.LazyLinear(3),
+    )  # fmt: skip
+    model(torch.randn(2, 4, *[5] * dims))
+    with torch.no_grad():
+        (model[0] if norm == "none" else model[1]).bias[:dead] = -100
+    return model
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("norm", ["batch", "group", "instance", "layer", "none"])
+def test_units_of_convolutions_are_channels(dims: int, norm: str) -> None:
+    inputs = torch.randn(16, 4, *[5] * dims, generator=torch.Generator().manual_seed(1))
+    for activation in (nn.ReLU(), mpelu.MPELU(32)):
+        found = mpelu.diagnose(convolved(dims, norm, activation, 28), inputs)
+        assert next(row for row in found.rows if row.kind == "activation").dead == 28 / 32
+        assert found.sentence.startswith("layer 1, `2`: 88% of its units are dead")
+    found = mpelu.diagnose(convolved(dims, norm, nn.PReLU(32), 28), inputs)
+    assert next(row for row in found.rows if row.kind == "activation").linear == 28 / 32
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(32), nn.Identity()])
+@pytest.mark.parametrize("activation", [nn.ReLU(), mpelu.MPELU(32, dim=-1)])
+def test_units_of_tokens_are_features(norm: nn.Module, activation: nn.Module) -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(8, 32), copy.deepcopy(norm), activation, nn.Linear(32, 4))
+    with torch.no_grad():
+        (model[0] if isinstance(norm, nn.Identity) else model[1]).bias[:28] = -100
+    found = mpelu.diagnose(model, torch.randn(16, 12, 8))
+    assert found.rows[-2].dead == 28 / 32
+
+
+class Speech(nn.Module):
+    """The shape of wav2vec2: convolutions over time with norms, then tokens with channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = nn.Conv1d(1, 24, 10, stride=5, bias=False)
+        second = nn.Conv1d(24, 24, 3, stride=2, bias=False)
+        self.features = nn.Sequential(
+            first, nn.GroupNorm(24, 24), mpelu.MPELU(24), second, LastNorm(24), mpelu.MPELU(24)
+        )
+        self.project = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 32))
+        self.position = nn.utils.parametrizations.weight_norm(
+            nn.Conv1d(32, 32, 5, padding=2, groups=4), dim=2
+        )
+        self.activation = mpelu.MPELU(32)
+        self.block = nn.Sequential(
+            nn.LayerNorm(32), nn.Linear(32, 64), mpelu.MPELU(64, dim=-1), nn.Linear(64, 32)
+        )
+
+    def forward(self, sound: Tensor) -> Tensor:
+        hidden: Tensor = self.project(self.features(sound[:, None]).transpose(1, 2))
+        placed = self.activation(self.position(hidden.transpose(1, 2))).transpose(1, 2)
+        hidden = hidden + placed
+        out: Tensor = hidden + self.block(hidden)
+        return out
+
+
+def test_a_converted_speech_model_is_diagnosed() -> None:
+    torch.manual_seed(0)
+    model: Any = Speech()
+    sound = torch.randn(8, 400, generator=torch.Generator().manual_seed(1))
+    found = mpelu.diagnose(model, sound)
+    assert found.is_healthy
+    assert [row.dead for row in found.rows if row.kind == "activation"] == [0, 0, 0, 0]
+    with torch.no_grad():
+        model.features[4].bias[:21] = -100
+    found = mpelu.diagnose(model, sound)
+    assert found.sentence.startswith("layer 2, `features.5`: 88% of its units are dead")
+
+
+def normed(kind: str) -> Any:
+    """A network whose weights are computed from other parameters, in both styles of torch."""
+    torch.manual_seed(0)
+    old = {"weight norm": nn.utils.weight_norm, "spectral norm": nn.utils.spectral_norm}
+    new = {
+        "weight norm": nn.utils.parametrizations.weight_norm,
+        "spectral norm": nn.utils.parametrizations.spectral_norm,
+        "orthogonal": nn.utils.parametrizations.orthogonal,
+    }
+    style, _, name = kind.partition(" ")
+    apply: Any = (old if style == "old" else new)[name]
+    layers = [each for _ in range(6) for each in (apply(nn.Linear(32, 32)), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(32, 4))
+
+
+def state_of(model: nn.Module) -> list[Any]:
+    """Every attribute of every module: tensors by identity and values, the rest as it prints."""
+    return [
+        (id(each), each.clone()) if isinstance(each, Tensor) else str(each)
+        for module in model.modules()
+        for held in (module.__dict__, module._parameters, module._buffers)
+        for each in held.values()
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "kind",
+    ["old weight norm", "old spectral norm", "new weight norm", "new spectral norm",
+     "new orthogonal"],
+)  # fmt: skip
+def test_computed_weights_are_measured_and_the_model_is_left_as_it_was(kind: str) -> None:
+    model, inputs = normed(kind), batch(32)
+    output = model(inputs)  # leaves computed tensors in the modules of the old style
+    before, held = copy.deepcopy(model[-1].state_dict()), state_of(model)
+    found = mpelu.diagnose(model, inputs)
+    assert [row.name for row in found.rows] == [str(index) for index in range(13)]
+    with pytest.raises(ValueError, match="expected a loss that takes the output"):
+        mpelu.diagnose(model, inputs, torch.zeros(5, dtype=torch.long))
+    with pytest.raises(ValueError, match="expected inputs the model can run on"):
+        mpelu.diagnose(model, batch(31))
+    for one, other in zip(held, state_of(model), strict=True):
+        same = one == other if isinstance(one, str) else (
+            one[0] == other[0] and torch.equal(one[1], other[1])
+        )  # fmt: skip
+        assert same
+    assert before.keys() == model[-1].state_dict().keys()
+    del output
+    # Faults are found as without the norm, and other initializations can be tried.
+    with torch.no_grad():
+        model[4].bias.fill_(-100)
+    found = mpelu.diagnose(model, inputs)
+    assert found.sentence.startswith("layer 3, `5`: the whole activation is dead")
+    assert len(found.trials) >= 5
+
+
+def test_errors_are_told_apart_by_where_they_come_from() -> None:
+    class Refusing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small()
+
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("diagnose: the model's own words")
+
+    with pytest.raises(ValueError, match="expected inputs the model can run on, got shapes") as one:
+        mpelu.diagnose(Refusing(), batch(16))
+    assert str(one.value).endswith(": diagnose: the model's own words")
+
+    def loss(output: Tensor) -> Tensor:
+        raise RuntimeError("no such output\nmore lines")
+
+    with pytest.raises(ValueError, match="expected a loss that takes") as other:
+        mpelu.diagnose(small(), batch(16), loss=loss)
+    assert str(other.value).endswith("got: no such output")
+
+
+def test_what_a_module_is_called_decides_nothing() -> None:
+    straight = plain(nn.Tanh, 2, method="gaussian", std=0.006)
+    kinds_of = [
+        kinds(mpelu.diagnose(nn.Sequential(OrderedDict({name: straight})), batch()))
+        for name in ("net", "emulator", "softmax_net")
+    ]
+    assert all(each == ["signal dies", "linear"] for each in kinds_of)
+
+
+def test_a_trial_says_what_was_swapped() -> None:
+    found = mpelu.diagnose(plain(nn.Sigmoid, 50), batch())
+    assert [each.swapped for each in found.trials] == [()] * 5 + [("Sigmoid",)]
+    assert [each.method for each in found.trials][-2:] == ["lsuv", "exact"]
+    assert found.trials[-1].label == "exact with MPELU for Sigmoid"
+    assert found.others == found.findings[1:]
+
+
+def test_decoupled_weight_decay_of_alpha_and_beta_is_found() -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.PReLU(), nn.Linear(64, 10))
+    weights = [each for name, each in model.named_parameters() if not name.startswith("1.")]
+    activation = [model[1].alpha, model[1].beta]
+
+    def texts(optimizer: torch.optim.Optimizer) -> list[str]:
+        found = mpelu.diagnose(model, batch(), torch.arange(48) % 10, optimizer=optimizer)
+        assert found.is_healthy == (not kinds(found))
+        return [each.text for each in found.findings if each.kind == "parameters"]
+
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+    (found,) = texts(adamw)
+    assert found.startswith("weight decay multiplies `1.alpha`, `1.beta` by 0.61 in 10,000 steps")
+    assert "mpelu.param_groups(" in found
+    assert "optimizer=torch.optim.AdamW)" in found
+    # The factor is what the optimizer does where nothing pushes back.
+    alone = nn.Parameter(torch.ones(1))
+    decaying = torch.optim.AdamW([alone], lr=1e-3, weight_decay=0.05)
+    alone.grad = torch.zeros(1)
+    for _ in range(1000):
+        decaying.step()
+    assert alone.item() ** 10 == pytest.approx(0.61, abs=0.005)
+    # Any optimizer that says so, the rate of the group of the parameter, and schedules.
+    adam = torch.optim.Adam(
+        model.parameters(), lr=1e-3, weight_decay=0.1, decoupled_weight_decay=True
+    )
+    assert "by 0.37 in 10,000 steps" in texts(adam)[0]
+    apart: Any = [{"params": weights}, {"params": activation, "lr": 5e-3}]
+    assert "by 0.082 in" in texts(torch.optim.AdamW(apart, lr=1e-3, weight_decay=0.05))[0]
+    torch.optim.lr_scheduler.LambdaLR(adamw, lambda step: 0.0)  # the first step of a warm-up
+    assert texts(adamw) == [found]
+    assert texts(torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=200.0))
+    # No decay, little of it, or one that is part of the gradient.
+    free: Any = [{"params": weights}, {"params": activation, "weight_decay": 0.0}]
+    assert texts(torch.optim.AdamW(free, lr=1e-3, weight_decay=0.05)) == []
+    assert texts(torch.optim.AdamW(model.parameters(), lr=1e-3)) == []
+    assert texts(torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=0.05)) == []
+    with torch.no_grad():
+        model[1].alpha.zero_()
+    assert (
+        "multiplies `1.beta` by" in texts(torch.optim.AdamW(model.parameters(), weight_decay=1))[0]
+    )
+
+
+class Squeezed(nn.Module):
+    """A gate of few units that see one mean value per channel, as in squeeze-and-excitation."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.one, self.norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+        self.down, self.up, self.head = nn.Conv2d(16, 8, 1), nn.Conv2d(8, 16, 1), nn.Linear(16, 4)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.hardswish(self.norm(self.one(x)))
+        gate = F.hardsigmoid(self.up(self.relu(self.down(hidden.mean((2, 3), keepdim=True)))))
+        out: Tensor = self.head((hidden * gate).mean((2, 3)))
+        return out
+
+
+def test_few_units_that_are_negative_by_chance_are_no_problem() -> None:
+    images = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    most = 0.0
+    for seed in range(16):
+        found = mpelu.diagnose(Squeezed(seed), images)
+        assert found.is_healthy
+        most = max(most, *(row.dead or 0.0 for row in found.rows))
+    assert most >= 0.75
+    # Many units are never all negative by chance.
+    assert kinds(mpelu.diagnose(Clipped(nn.ReLU(), 24), batch(16))) == ["dead"]
+
+
+class Applied(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def perceptron(*middle: nn.Module, activation: type[nn.Module] = nn.ReLU) -> Any:
+    """Three layers, modules after the second activation, and a last layer."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(64, 64), activation(), nn.Linear(64, 64), activation(), *middle,
+        nn.Linear(64, 64), activation(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+LABELS = torch.arange(48) % 10
+
+
+@pytest.mark.parametrize("cut", [lambda x: x.detach(), lambda x: x.data])
+def test_a_detached_middle_is_found(cut: Any) -> None:
+    found = mpelu.diagnose(perceptron(Applied(cut)), batch(), LABELS)
+    assert kinds(found) == ["detached"]
+    assert found.sentence == (
+        "layer 2, `2`: no gradient reaches its weight, nor that of 1 more, although the output "
+        "depends on it: `4` behind it stops it"
+    )
+
+
+class Branch(nn.Module):
+    """A residual block that keeps the gradient back on its way in, on its way out, or inside."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.one, self.two, self.where = nn.Linear(64, 64), nn.Linear(64, 64), where
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = x.detach() if self.where == "in" else x
+        with torch.set_grad_enabled(self.where != "inside"):
+            found: Tensor = self.two(F.relu(self.one(given)))
+        return x + (found.detach() if self.where == "out" else found)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("in", "layer 3, `4.one`: `detach` before it stops the gradient"),
+        ("out", "layer 4, `4.two`: no gradient reaches its weight, nor that of 1 more,"),
+        ("inside", "layer 4, `4.two`: no gradient reaches its weight, nor that of 1 more,"),
+        ("", ""),
+    ],
+)
+def test_a_detached_branch_is_found(where: str, said: str) -> None:
+    found = mpelu.diagnose(perceptron(Branch(where)), batch(), LABELS)
+    assert kinds(found) == (["detached"] if where else [])
+    assert not where or found.sentence.startswith(said)
+
+
+def test_a_head_that_is_detached_on_purpose_is_a_remark() -> None:
+    class ActorCritic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.policy, self.value = (nn.Linear(64, each) for each in (64, 4, 1))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = F.relu(self.body(x))
+            return self.policy(hidden), self.value(hidden.detach())
+
+    torch.manual_seed(0)
+    found = mpelu.diagnose(ActorCritic(), batch())
+    assert found.is_healthy
+    assert "`value`: `detach` before it stops the gradient" in found.findings[0].text
+
+
+def test_detached_values_that_do_no_harm_are_no_problem() -> None:
+    for function in (
+        lambda x: x + (x.sign() - x).detach(),  # straight through
+        lambda x: x / x.detach().norm(dim=1, keepdim=True),
+        lambda x: x[:, x.detach()[0].argsort()],
+    ):
+        assert mpelu.diagnose(perceptron(Applied(function)), batch(), LABELS).is_healthy
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "kind"),
+    [
+        (nn.Softmax(-1), None, "loss"),
+        (nn.Softmax(-1), nn.CrossEntropyLoss(), "loss"),
+        (nn.Softmax(-1), nn.NLLLoss(), "loss"),
+        (nn.Identity(), lambda output, labels: F.nll_loss(output, labels), "loss"),
+        (nn.LogSoftmax(-1), nn.NLLLoss(), ""),
+        (nn.LogSoftmax(-1), None, ""),
+        (nn.Softmax(-1), lambda output, labels: F.nll_loss(output.log(), labels), ""),
+        (nn.Softmax(0), None, "softmax"),
+        (Applied(lambda x: x.softmax(0)), None, "softmax"),
+    ],
+)
+def test_a_loss_of_probabilities_and_a_softmax_over_the_batch_are_found(
+    last: nn.Module, loss: Any, kind: str
+) -> None:
+    model = perceptron().append(last)
+    found = mpelu.diagnose(model, batch(), LABELS, loss)
+    assert [each for each in kinds(found) if each in ("loss", "softmax")] == [kind] * bool(kind)
+    assert found.is_healthy == (not kind)
+
+
+def test_a_softmax_over_instances_or_similarities_is_no_problem() -> None:
+    class Pooled(nn.Module):
+        """Attention over the instances of a bag, as for whole slides."""
+
+        def __init__(self, pools: bool) -> None:
+            super().__init__()
+            self.one, self.score, self.last = (nn.Linear(64, each) for each in (64, 1, 4))
+            self.pools = pools
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = F.relu(self.one(x))
+            if self.pools:
+                out: Tensor = self.last(
+                    (self.score(hidden).softmax(0) * hidden).sum(0, keepdim=True)
+                )
+                return out
+            similar = (hidden @ hidden.T).softmax(0)
+            out = self.last(similar @ hidden)
+            return out
+
+    torch.manual_seed(0)
+    for pools in (True, False):
+        assert "softmax" not in kinds(mpelu.diagnose(Pooled(pools), batch()))
+
+
+def test_layers_without_an_activation_between_them_are_found() -> None:
+    found = mpelu.diagnose(perceptron(activation=nn.Identity), batch(), LABELS)
+    assert found.sentence.startswith("layer 1, `0`: nothing nonlinear comes between it and `2`")
+    assert kinds(found) == ["linear"]
+    missing = perceptron(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Dropout())
+    (remark,) = mpelu.diagnose(missing, batch(), LABELS).findings
+    assert remark.kind == "remark"
+    assert remark.text.startswith("layer 3, `4`: nothing nonlinear comes between it and `7`")
+
+
+def test_layers_that_are_meant_to_be_linear_are_not_named() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mixed = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = x.reshape(-1, 4, 16)
+            found: Tensor = self.mixed(tokens, tokens, tokens)[0]
+            return found.flatten(1)
+
+    images = torch.randn(8, 8, 12, 12, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
+    convolutions = nn.Sequential(
+        nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 16, 1), nn.ReLU(),  # separable
+        nn.Conv2d(16, 16, (1, 3)), nn.Conv2d(16, 16, (3, 1)), nn.ReLU(),  # factorized
+        nn.Conv2d(16, 8, 1), nn.BatchNorm2d(8), nn.Conv2d(8, 32, 1), nn.ReLU(),  # a bottleneck
+        nn.Flatten(), nn.LazyLinear(4),
+    )  # fmt: skip
+    convolutions(images)
+    assert mpelu.diagnose(convolutions, images).findings == ()
+    for middle in (
+        [nn.Linear(64, 8), nn.Linear(8, 64), nn.ReLU()],  # of low rank
+        [nn.Linear(64, 64), nn.LayerNorm(64)],
+        [nn.Linear(64, 64), Attention()],
+        [nn.Linear(64, 64), Applied(torch.sin)],
+    ):
+        found = mpelu.diagnose(perceptron(*middle), batch())
+        assert not any("nonlinear" in each.text for each in found.findings)
+
+
+def test_inputs_on_different_scales_and_bytes_without_a_norm_are_found() -> None:
+    scales = torch.ones(64)
+    scales[::2] = 1000
+    for inputs in (batch() * scales, batch() * scales / 1000):
+        found = mpelu.diagnose(perceptron(), inputs, LABELS)
+        assert kinds(found)[0] == "inputs"
+        assert found.sentence.startswith("the inputs' channels are on different scales")
+    one = torch.ones(64)
+    one[5] = 1000
+    assert kinds(mpelu.diagnose(perceptron(), batch() * one, LABELS))[0] == "inputs"
+    # Not if the model changes them first, nor for channels that are constant or rare.
+    normed = nn.Sequential(nn.BatchNorm1d(64), perceptron())
+    assert mpelu.diagnose(normed, batch() * scales, LABELS).is_healthy
+    rare = (torch.rand(48, 64, generator=torch.Generator().manual_seed(1)) < 0.05).float()
+    rare[:, :20] = 1
+    assert mpelu.diagnose(perceptron(), rare + batch() * (torch.arange(64) > 32)).is_healthy
+
+
+def test_frozen_layers_are_told_by_what_they_hold() -> None:
+    model = perceptron()
+    model[2].requires_grad_(False)
+    found = mpelu.diagnose(model, batch(), LABELS)
+    assert kinds(found) == ["parameters"]
+    assert found.sentence.startswith("requires_grad is False for `2.weight`, where the values are")
+    trained = perceptron()
+    for layer in trained[:-1]:
+        for each in layer.parameters():
+            nn.init.normal_(each, std=0.15).requires_grad_(False)
+    found = mpelu.diagnose(trained, batch(), LABELS)
+    assert found.is_healthy
+    assert "and 3 more: 95% of all values aren't trained" in found.findings[0].text
+    nothing = perceptron().requires_grad_(False)
+    found = mpelu.diagnose(nothing, batch(), LABELS)
+    assert found.sentence.startswith("no parameter requires gradients, so nothing learns")
+    assert len(found.rows) == 7
+    assert not any(each.requires_grad for each in nothing.parameters())
+    nn.init.constant_(nothing[2].bias, -100)  # other findings are found all the same
+    found = mpelu.diagnose(nothing, batch(), LABELS)
+    assert kinds(found)[0] == "dead"
+    assert found.trials[0].problem == ""

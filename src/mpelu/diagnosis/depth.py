@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement, found_at, number
+from mpelu.init.layers import layer_of
 
 LOST = 1e-6
 """The signal is lost where its variance, or its share of the mean square, falls below this by the
@@ -21,6 +22,47 @@ VANISHED = 1e-5
 """The gradient has vanished where a relative change of the first weights does this much less to
 the loss than one of the last."""
 GRADIENT_EXPLODED = 1e4
+
+
+def detached_finding(measured: Measurement) -> Finding | None:
+    """Whether something keeps the gradient from weights that the output depends on."""
+    flow = measured.flow
+    lost = sorted({index for index in measured.cut.values() if index in measured.at})
+    lost = [index for index in lost if measured.at[index].kind == "layer"]
+    if lost:
+        cut = next((each for each in flow.cuts() if each >= lost[-1]), lost[-1])
+        cause = "it runs" if cut == lost[-1] else f"`{flow.calls[cut].name}` behind it stops it"
+        if cut == lost[-1]:
+            cause += " without gradients, as under torch.no_grad"
+        more = f", nor that of {len(lost) - 1} more," if len(lost) > 1 else ""
+        return found_at(
+            measured.at[lost[-1]],
+            "detached",
+            f"no gradient reaches its weight{more} although the output depends on it: {cause}",
+        )
+    return _bypassed(measured)
+
+
+def _bypassed(measured: Measurement) -> Finding | None:
+    """A layer that learns from values whose layers don't learn from it.
+
+    A problem only if the same values also go around it: a second head may be detached on purpose.
+    """
+    flow = measured.flow
+    cuts = flow.cuts()
+    for index, row in measured.at.items():
+        layer = layer_of(flow.calls[index])
+        if layer is None or not row.weight_gradient or flow.has_gradient(layer.fed):
+            continue
+        cut = max(flow.before([layer.fed]).intersection(cuts), default=None)
+        if cut is not None and flow.has_gradient(index):
+            return found_at(
+                row,
+                "detached" if flow.meets_itself(cut) else "remark",
+                f"`{flow.calls[cut].name}` before it stops the gradient, so that the layers there "
+                "learn nothing from it",
+            )
+    return None
 
 
 def signal_finding(measured: Measurement) -> Finding | None:

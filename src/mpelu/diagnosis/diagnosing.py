@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from mpelu.diagnosis.findings import findings_of
-from mpelu.diagnosis.inputs import Loss, batch_size
+from mpelu.diagnosis.inputs import DiagnosisError, Loss, batch_size
 from mpelu.diagnosis.parameters import stuck_parameters
 from mpelu.diagnosis.remarks import class_name, measure_opened, opened_remarks, unseen_remarks
-from mpelu.diagnosis.report import CURABLE, Diagnosis, sentence_of
-from mpelu.diagnosis.trials import Trial, trials_of
-from mpelu.graph import Inputs, unwrap
+from mpelu.diagnosis.report import Diagnosis, sentence_of
+from mpelu.diagnosis.trials import CURABLE, Trial, trials_of
+from mpelu.graph import Inputs, copied, unwrap
 from mpelu.init.model import check_inputs, check_model, input_error, reason
 
 
@@ -64,13 +63,13 @@ def diagnose(
         raise ValueError("diagnose: expected at least two samples, got one")
     say = progress or (lambda text: None)
     with torch.random.fork_rng(devices=_gpus(model)):
-        probe = _copied(model)
+        probe, is_trained = _trainable(model)
         say("measuring the model")
         try:
             measured, opened = measure_opened(probe, example_inputs, targets, loss)
+        except DiagnosisError:
+            raise
         except Exception as error:
-            if str(error).startswith("diagnose:"):
-                raise
             raise input_error("diagnose", example_inputs, error) from error
         if not measured.layers:
             raise ValueError(
@@ -82,14 +81,16 @@ def diagnose(
         has_loss = targets is not None or loss is not None
         findings = [
             *findings_of(measured),
-            *stuck_parameters(model, measured.parameters, optimizer, has_loss),
+            *stuck_parameters(model, measured, optimizer, has_loss),
             *unseen_remarks(model),
             *opened_remarks(opened),
         ]
         findings.sort(key=lambda each: not each.is_problem)
         trials: list[Trial] = []
         if findings and findings[0].kind in CURABLE:
-            trials += trials_of(model, measured, example_inputs, targets, loss, say)
+            trials += trials_of(
+                model if is_trained else probe, measured, example_inputs, targets, loss, say
+            )
     return Diagnosis(
         sentence=sentence_of(measured, findings, trials),
         findings=tuple(findings),
@@ -103,9 +104,14 @@ def _gpus(model: nn.Module) -> list[int]:
     return sorted({each.get_device() for each in model.parameters() if each.is_cuda})
 
 
-def _copied(model: nn.Module) -> nn.Module:
+def _trainable(model: nn.Module) -> tuple[nn.Module, bool]:
+    """A copy, of which everything is trained if nothing of the model is; and whether it was."""
+    is_trained = any(each.requires_grad for each in model.parameters())
     try:
-        return copy.deepcopy(model)
+        probe = copied(model)
+        for each in () if is_trained else probe.parameters():
+            each.requires_grad_(each.is_floating_point())
+        return probe, is_trained
     except Exception as error:
         raise ValueError(
             f"diagnose: expected a model that can be copied, got: {reason(error)}"

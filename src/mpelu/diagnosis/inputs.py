@@ -12,6 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mpelu.graph import Inputs, arguments, tensors_in
+from mpelu.init.model import reason
+
+
+class DiagnosisError(ValueError):
+    """Why a model can't be diagnosed, in words that need no others around them."""
 
 
 def is_measurable(value: Tensor) -> bool:
@@ -57,6 +62,9 @@ class InputScale:
     """Variance between samples: 0 if no input differs, 1 if only tokens do."""
     square: float = 1.0
     """Mean square; 1 for tokens."""
+    spread: float = 1.0
+    """Standard deviation of the channel that varies most, as a multiple of that of one that varies
+    little: more than three quarters of the channels vary more."""
 
 
 def batch_size(inputs: Inputs) -> int:
@@ -83,6 +91,14 @@ def scale_of(values: Tensor, batch: int) -> InputScale:
     """The scale of a tensor of real numbers."""
     mean, variance, signal = moments(values, batch)
     return InputScale(signal=signal, square=variance + mean**2)
+
+
+def spread_of(values: Tensor, axis: int) -> float:
+    """How much the standard deviations of the channels differ; constant channels don't count."""
+    channels = values.detach().double().movedim(axis, 0).flatten(1)
+    deviations = channels.std(1, correction=0)
+    varying = deviations[deviations > 0].sort().values
+    return (varying[-1] / varying[len(varying) // 4]).item() if len(varying) > 3 else 1.0
 
 
 def _tensors(inputs: Inputs) -> list[Tensor]:
@@ -115,18 +131,25 @@ def loss_of(output: Any, outputs: Sequence[Tensor], targets: Any, loss: Loss | N
         loss: from the output, and the targets if there are any, to a scalar.
     """
     if not outputs:
-        raise ValueError("diagnose: expected an output that depends on trained parameters")
-    if loss is not None:
-        value = loss(output) if targets is None else loss(output, targets)
-    elif targets is None:
+        raise DiagnosisError("diagnose: expected an output that depends on trained parameters")
+    if targets is None and loss is None:
         return random_direction(outputs[:1])
-    elif targets.is_floating_point():
-        value = F.mse_loss(outputs[0], targets)
-    else:
-        value = F.cross_entropy(outputs[0], targets)
+    try:
+        if loss is not None:
+            value = loss(output) if targets is None else loss(output, targets)
+        elif targets.is_floating_point():
+            value = F.mse_loss(outputs[0], targets)
+        else:
+            value = F.cross_entropy(outputs[0], targets)
+    except Exception as error:  # whatever a loss raises on an output that it isn't made for
+        raise DiagnosisError(
+            f"diagnose: expected a loss that takes the output, got: {reason(error)}"
+        ) from error
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
         came = f"shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise ValueError(f"diagnose: expected a scalar loss that depends on the model, got {came}")
+        raise DiagnosisError(
+            f"diagnose: expected a scalar loss that depends on the model, got {came}"
+        )
     return value
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mpelu.diagnosis.inputs import Loss
-from mpelu.diagnosis.measure import measure
+from mpelu.diagnosis.measure import channels_of, measure
 from mpelu.diagnosis.rows import Finding, Measurement, listed
 from mpelu.graph import Inputs
 
@@ -27,7 +27,8 @@ def measure_opened(
     before everything is measured.
     """
     opened: list[str] = []
-    measured = measure(probe, inputs, targets, loss)
+    channels = channels_of(probe, inputs)
+    measured = measure(probe, inputs, targets, loss, channels)
     generator = torch.Generator().manual_seed(0)
     for _ in range(_ROUNDS):
         parameters = dict(probe.named_parameters())
@@ -46,7 +47,7 @@ def measure_opened(
             for name in closed:
                 small = torch.randn(parameters[name].shape, generator=generator) * _OPENED_STD
                 parameters[name].copy_(small)
-        measured = measure(probe, inputs, targets, loss)
+        measured = measure(probe, inputs, targets, loss, channels)
     return measured, opened
 
 

@@ -7,13 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement, gradient_ratio, number
-from mpelu.diagnosis.trials import METHODS, Trial
-
-CURABLE = (
-    "non-finite", "signal dies", "signal explodes", "gradient vanishes", "gradient explodes",
-    "dead", "symmetric", "saturated", "linear",
-)  # fmt: skip
-"""Kinds of problems that other weights may solve."""
+from mpelu.diagnosis.trials import CURABLE, METHODS, Trial, swap_words
 
 
 def sentence_of(measured: Measurement, findings: Sequence[Finding], trials: Sequence[Trial]) -> str:
@@ -28,9 +22,9 @@ def sentence_of(measured: Measurement, findings: Sequence[Finding], trials: Sequ
     if cure is None:
         return f"{worst.text}; no initialization of {', '.join(METHODS)} would change that"
     assert cure.signal is not None
-    method, _, swap = cure.method.partition(" ")
-    call = f"initialize_(model, example_inputs, method='{method}')"
-    if swap:
+    call = f"initialize_(model, example_inputs, method='{cure.method}')"
+    if cure.swapped:
+        swap = swap_words(cure.swapped)
         call = f"no initialization alone would change that; {swap}, {call}"
     verb = "hold it at" if worst.kind.startswith("signal") else "give the signal a variance of"
     return f"{worst.text}; {call} would {verb} {number(cure.signal)} in the last layer"
@@ -80,6 +74,11 @@ class Diagnosis:
         """Whether no problem was found; remarks don't count."""
         return not any(finding.is_problem for finding in self.findings)
 
+    @property
+    def others(self) -> tuple[Finding, ...]:
+        """Findings that the sentence isn't about."""
+        return self.findings if self.is_healthy else self.findings[1:]
+
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers, strings and lists."""
         return {
@@ -94,8 +93,7 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        others = [each.text for each in self.findings if each.text not in self.sentence]
-        lines = [self.sentence, *(f"- {text}" for text in others), ""]
+        lines = [self.sentence, *(f"- {each.text}" for each in self.others), ""]
         header = ("layer", "name", "type", "mean", "variance", "predicted", "signal", "gradient")
         cells = [
             (

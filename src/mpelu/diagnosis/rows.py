@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from mpelu.diagnosis.inputs import InputScale
-from mpelu.graph import Call
+from mpelu.diagnosis.structure import Flow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +41,10 @@ class DiagnosedLayer:
     is_symmetric: bool = False
     """Whether another layer follows, and the weight has rows that are all the same and not
     zero."""
+    is_gate: bool = False
+    """Whether it is an activation whose output is multiplied with another tensor."""
+    units: int | None = None
+    """How many units an activation has."""
     dead: float | None = None
     """Share of units with the same output and slope zero for every input of the batch; of
     activations alone."""
@@ -61,11 +65,17 @@ class Measurement:
     fed: InputScale | None
     """Of what the first layer takes: the inputs, or what the model makes of them before."""
     loss: float
-    calls: Sequence[Call]
+    flow: Flow
+    """The calls, and where gradients go between them."""
+    at: Mapping[int, DiagnosedLayer]
+    """The rows by the index of their call."""
+    cut: Mapping[str, int]
+    """Trained parameters that no gradient reaches although the output depends on them, and the
+    index of the call that takes each."""
+    mistakes: tuple[Finding, ...]
+    """What is wrong with the arguments of single calls, or of the loss."""
     parameters: dict[str, Tensor | None]
     """Gradient of each trained parameter; None if no output depends on it."""
-    gates: frozenset[str]
-    """Names of activations whose output is multiplied with another tensor."""
 
     @property
     def layers(self) -> list[DiagnosedLayer]:
@@ -84,8 +94,9 @@ class Finding:
     """Something to know about a model."""
 
     kind: str
-    """"inputs", "non-finite", "signal dies", "signal explodes", "dead", "gradient vanishes",
-    "gradient explodes", "symmetric", "saturated", "linear", "parameters" or "remark"."""
+    """"inputs", "non-finite", "detached", "softmax", "loss", "signal dies", "signal explodes",
+    "dead", "gradient vanishes", "gradient explodes", "symmetric", "saturated", "linear",
+    "parameters" or "remark"."""
     text: str
     """In a sentence, without a full stop."""
     layer: str = ""

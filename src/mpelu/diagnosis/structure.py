@@ -1,8 +1,10 @@
-"""What calls tell about a network: gates, last layers, rows of weights, and flat activations."""
+"""What calls tell about a network: where values go and gradients don't, layers in a row, mistakes
+in arguments, gates, rows of weights, and flat activations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,12 @@ _VIEWS = (
 )  # fmt: skip
 
 
+def plain_name(target: Any) -> str:
+    """Name of a function or of a module's class, in lower case without underscores."""
+    name = type(target).__name__ if isinstance(target, nn.Module) else name_of(target)
+    return name.replace("_", "").lower()
+
+
 def gate_calls(calls: Sequence[Call]) -> Iterator[Call]:
     """Calls whose output is multiplied with another tensor."""
     for call in calls:
@@ -34,6 +42,192 @@ def _through_views(index: int, calls: Sequence[Call]) -> int:
     while calls[index].name in _VIEWS and isinstance(calls[index].argument(0, "input"), Ref):
         index = calls[index].argument(0, "input").index
     return index
+
+
+_SUMS = (
+    "add", "iadd", "radd", "sub", "isub", "rsub", "mul", "multiply", "imul", "rmul", "div",
+    "truediv", "itruediv",
+)  # fmt: skip
+_ARITHMETIC = (
+    *_SUMS, "addcmul", "lerp", "where", "cat", "concat", "concatenate", "stack", "hstack",
+    "setitem", "matmul", "rmatmul", "mm", "bmm", "einsum", "scaled_dot_product_attention",
+)  # fmt: skip
+"""Names of functions to whose output all their arguments give values. Those of others, such as
+regions of interest, say what is to be done with the first."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where values and gradients go from call to call."""
+
+    calls: Sequence[Call]
+    graded: Mapping[int, bool]
+    """Whether the output of a call has a gradient, by the call's id; only of real numbers."""
+
+    def sources(self, index: int) -> tuple[int, ...]:
+        """The calls whose values come out of a call."""
+        call = self.calls[index]
+        if call.name in _ARITHMETIC:
+            return call.fed_by
+        if id(call) not in self.graded and call.shape is not None:
+            return ()  # it returned no real numbers
+        return call.fed_by[:1]
+
+    def before(self, ends: Iterable[int]) -> set[int]:
+        """The calls whose values reach one of some calls, these included."""
+        found = set(ends)
+        for index in range(max(found, default=-1), -1, -1):
+            if index in found:
+                found.update(self.sources(index))
+        return found
+
+    def after(self, start: int, without: int = -1) -> set[int]:
+        """The calls that the values of a call reach, itself included, but not through another."""
+        found = {start}
+        for index in range(start + 1, len(self.calls)):
+            if index != without and not found.isdisjoint(self.sources(index)):
+                found.add(index)
+        return found
+
+    def has_gradient(self, index: int) -> bool:
+        """Whether the output of a call has one; several outputs have one if their inputs have."""
+        known = self.graded.get(id(self.calls[index]))
+        if known is None:
+            return any(self.has_gradient(each) for each in self.sources(index))
+        return known
+
+    def cuts(self) -> list[int]:
+        """The calls that values with a gradient go into, and values without one come out of."""
+        return [
+            index
+            for index, call in enumerate(self.calls)
+            if self.graded.get(id(call)) is False
+            and (has_trained(call) or any(self.has_gradient(each) for each in self.sources(index)))
+        ]
+
+    def meets_itself(self, cut: int) -> bool:
+        """Whether what leaves a cut meets values that have gone around it, as in x + f(x.detach()).
+
+        What straight-through estimators add and subtract does too, but no layer is between.
+        """
+        behind = self.after(cut)
+        beside = {
+            index
+            for source in self.sources(cut)
+            if self.has_gradient(source)
+            for index in self.after(source, without=cut)
+        } - behind
+        return any(
+            self.calls[index].name in _SUMS and not beside.isdisjoint(self.sources(index))
+            for index in behind
+        )
+
+
+def has_trained(call: Call) -> bool:
+    """Whether the call takes a trained parameter."""
+    target = call.target
+    own = target.parameters(recurse=False) if isinstance(target, nn.Module) else ()
+    return any(each.requires_grad for each in (*own, *tensors_in((call.args, call.kwargs))))
+
+
+_STRAIGHT = {
+    "batchnorm", "batchnorm1d", "batchnorm2d", "batchnorm3d", "syncbatchnorm", "identity",
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout", "contiguous", "flatten",
+}  # fmt: skip
+"""What makes no difference to whether two layers could be one, as `plain_name` has it."""
+
+
+def layers_in_a_row(calls: Sequence[Call]) -> tuple[list[tuple[Call, Call]], int]:
+    """Pairs of layers that could be one layer, and how many layers could be in such pairs.
+
+    Nothing nonlinear comes between them, nothing else takes what does, and the first has at least
+    as many outputs as their product has rank: a low rank, grouped or separable convolutions and
+    convolutions of another shape are meant to be so.
+    """
+    uses = Counter(index for call in calls for index in call.fed_by)
+    found = {index: _dense(call) for index, call in enumerate(calls)}
+    dense = {index: layer for index, layer in found.items() if layer is not None}
+    pairs = []
+    for index, layer in dense.items():
+        fed, has_norm = layer.fed, False
+        while uses[fed] == 1 and plain_name(calls[fed].target) in _STRAIGHT:
+            has_norm = has_norm or "norm" in plain_name(calls[fed].target)
+            fed = calls[fed].fed_by[0]
+        first = dense.get(fed)
+        if first is None or uses[fed] != 1:
+            continue
+        # Blocks that end in a norm and go on wider are the bottlenecks of MobileNets.
+        rank = layer.out_channels if has_norm else min(first.fan_in, layer.out_channels)
+        if first.out_channels >= rank:
+            pairs.append((calls[fed], calls[index]))
+    return pairs, len(dense)
+
+
+def _dense(call: Call) -> Layer | None:
+    """The layer of a call, if its weight is trained and connects everything with everything."""
+    layer = layer_of(call)
+    if layer is None or not layer.is_standard or layer.transposed or layer.groups > 1:
+        return None
+    return layer if layer.weight.requires_grad and len({*layer.kernel}) < 2 else None
+
+
+def mistake_in(
+    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], batch: int
+) -> tuple[str, str] | None:
+    """The kind of what is certainly wrong with the arguments of a function, and a sentence."""
+    kind, check = _CHECKS.get(plain_name(target), ("", None))
+    text = "" if check is None else check(Call("", target, args, kwargs), batch)
+    return (kind, text) if text else None
+
+
+def _over_batch(call: Call, batch: int) -> str:
+    values = call.argument(0, "input")
+    if not isinstance(values, Tensor) or values.dim() < 2 or values.size(0) != batch:
+        return ""
+    if values.shape == (batch, batch):  # similarities between samples
+        return ""
+    module: Any = call.target
+    dim = module.dim if isinstance(module, nn.Module) else call.argument(1, "dim")
+    if dim is None:  # what torch takes, and warns of
+        dim = 0 if values.dim() == 3 else 1
+    if not isinstance(dim, int) or dim % values.dim() != 0:
+        return ""
+    return "it sums to one over the samples of the batch; give it dim=-1"
+
+
+def _of_probabilities(call: Call, batch: int) -> str:
+    if not _are_probabilities(call.argument(0, "input")):
+        return ""
+    return (
+        "it gets probabilities, but takes scores and applies softmax itself; leave out the softmax "
+        "before it"
+    )
+
+
+def _of_scores(call: Call, batch: int) -> str:
+    values = call.argument(0, "input")
+    if not bool((values > 1e-3).any()):
+        return ""
+    return (
+        f"it gets {'probabilities' if _are_probabilities(values) else 'scores'}, but takes their "
+        "logarithms; use cross_entropy on scores"
+    )
+
+
+def _are_probabilities(values: Tensor) -> bool:
+    axis = 1 if values.dim() > 1 else 0
+    if values.dim() == 0 or values.size(axis) < 2 or not bool((values >= 0).all()):
+        return False
+    total = values.detach().float().sum(axis)
+    return bool(((total - 1).abs() < 1e-2).all())
+
+
+_CHECKS: dict[str, tuple[str, Callable[[Call, int], str] | None]] = {
+    **dict.fromkeys(["softmax", "logsoftmax"], ("softmax", _over_batch)),
+    **dict.fromkeys(["crossentropy", "crossentropyloss"], ("loss", _of_probabilities)),
+    "nllloss": ("loss", _of_scores),
+}
+"""By the name of a function or class, as `plain_name` has it."""
 
 
 def followed_calls(calls: Sequence[Call]) -> set[int]:

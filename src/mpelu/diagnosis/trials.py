@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +14,18 @@ from mpelu.diagnosis.findings import findings_of
 from mpelu.diagnosis.inputs import Loss
 from mpelu.diagnosis.remarks import measure_opened
 from mpelu.diagnosis.rows import Measurement, gradient_ratio
-from mpelu.graph import Inputs
+from mpelu.graph import Inputs, copied
 from mpelu.init.initialize import initialize_
 from mpelu.init.model import reason
 from mpelu.modules import MPELU
 
 METHODS = ("exact", "taylor", "msra", "xavier", "lsuv")
 """Initializations that are tried, the first that helps being named."""
+CURABLE = (
+    "non-finite", "signal dies", "signal explodes", "gradient vanishes", "gradient explodes",
+    "dead", "symmetric", "saturated", "linear",
+)  # fmt: skip
+"""Kinds of problems that other weights may solve."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +33,8 @@ class Trial:
     """What an initialization gives, measured on a copy of the model."""
 
     method: str
+    swapped: tuple[str, ...] = ()
+    """Classes of the activations that MPELU took the place of."""
     predicted: float | None = None
     """Variance of the last layer's output by propagation of moments."""
     signal: float | None = None
@@ -37,6 +43,16 @@ class Trial:
     """What a relative change of the first weights does to the loss, as a multiple of the last."""
     problem: str = ""
     """What would still be wrong, or why it can't be applied; empty if nothing."""
+
+    @property
+    def label(self) -> str:
+        """The method and what it was tried with, in words."""
+        return f"{self.method} {swap_words(self.swapped)}" if self.swapped else self.method
+
+
+def swap_words(swapped: Sequence[str]) -> str:
+    """What MPELU took the place of, in words."""
+    return f"with MPELU for {' and '.join(swapped)}"
 
 
 def trials_of(
@@ -70,7 +86,7 @@ def _between_layers(model: nn.Module, measured: Measurement) -> dict[str, str]:
         if row.kind == "activation"
         and row.position < last
         and row.name in modules
-        and row.name not in measured.gates
+        and not row.is_gate
         and not isinstance(modules[row.name], MPELU)
     }
 
@@ -84,26 +100,27 @@ def _trial(
     swap: Mapping[str, str] | None = None,
 ) -> Trial:
     """What an initialization gives on a copy, in which MPELU may take the place of activations."""
-    copied = copy.deepcopy(model)
+    tried = copied(model)
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
-    name = method if not swap else f"{method} with MPELU for {' and '.join({*swap.values()})}"
+    swapped = tuple(dict.fromkeys((swap or {}).values()))
     try:
         if swap:
             for path in swap:  # so that convert knows them, whatever they are
-                copied.set_submodule(path, nn.ELU())
-            others = [path for path, _ in copied.named_modules() if path and path not in swap]
+                tried.set_submodule(path, nn.ELU())
+            others = [path for path, _ in tried.named_modules() if path and path not in swap]
             kept = [
                 path for path in others if not any(each.startswith(f"{path}.") for each in swap)
             ]
-            copied = convert(copied, inputs, skip=kept).model
-        report = initialize_(copied, inputs, method=method, generator=generator)
-        measured, _ = measure_opened(copied, inputs, targets, loss)
+            tried = convert(tried, inputs, skip=kept).model
+        report = initialize_(tried, inputs, method=method, generator=generator)
+        measured, _ = measure_opened(tried, inputs, targets, loss)
     except Exception as error:  # also what the model itself raises on other weights
-        return Trial(method=name, problem=reason(error))
-    found = [each for each in findings_of(measured) if each.is_problem]
+        return Trial(method=method, swapped=swapped, problem=reason(error))
+    found = [each for each in findings_of(measured) if each.kind in CURABLE]
     predicted = [row.predicted for row in report.rows if row.predicted is not None]
     return Trial(
-        method=name,
+        method=method,
+        swapped=swapped,
         predicted=predicted[-1] if predicted else None,
         signal=measured.layers[-1].signal if measured.layers else None,
         gradient_ratio=gradient_ratio(measured),

@@ -14,7 +14,7 @@ from mpelu.activations import TABLE, describe, find_activation
 from mpelu.activations.elementwise import LINEAR
 from mpelu.diagnosis.inputs import is_measurable
 from mpelu.diagnosis.structure import CalledActivation, Function, clipping_of, with_slopes
-from mpelu.graph import Call, name_of
+from mpelu.graph import Call, name_of, tensors_in
 from mpelu.graph.probe import isolated
 
 FLAT_SLOPE = 0.01
@@ -26,6 +26,8 @@ _FLAT_SHARE = 0.4
 _NAMES = {name.lower() for name in nn.modules.activation.__all__} | {
     name.replace("_", "") for name in TABLE
 }
+_LEARNED = ("prelu", "mpelu")
+"""Functions that take parameters for channels."""
 _NO_ACTIVATIONS = {"identity", "softmax", "softmin", "logsoftmax", "softmax2d", "glu"}
 
 
@@ -33,6 +35,8 @@ _NO_ACTIVATIONS = {"identity", "softmax", "softmin", "logsoftmax", "softmax2d", 
 class UnitShares:
     """Shares of an activation's units, between 0 and 1."""
 
+    units: int
+    """How many there are."""
     dead: float
     saturated: float | None = None
     linear: float | None = None
@@ -76,6 +80,19 @@ def _called(target: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], values: 
     return found
 
 
+def own_axis(call: Call) -> int | None:
+    """The dimension that an activation has parameters along; None if it has none of its own."""
+    target = call.target
+    if isinstance(target, nn.Module):
+        own: list[Tensor] = list(target.parameters(recurse=False))
+        axis = getattr(target, "dim", 1 if isinstance(target, nn.PReLU) else None)
+    else:
+        is_learned = name_of(target) in _LEARNED
+        own = tensors_in((call.args[1:], call.kwargs)) if is_learned else []
+        axis = call.argument(4, "dim", 1)
+    return axis if isinstance(axis, int) and any(each.numel() > 1 for each in own) else None
+
+
 def shares_of(activation: CalledActivation, axis: int) -> UnitShares:
     """The shares over all inputs of each unit.
 
@@ -88,13 +105,14 @@ def shares_of(activation: CalledActivation, axis: int) -> UnitShares:
     results, steep = _by_unit(outputs, axis), _by_unit(slopes, axis)
     is_dead = (steep == 0).all(1) & (results.amin(1) == results.amax(1))
     if not activation.is_known:
-        return UnitShares(dead=_share(is_dead))
+        return UnitShares(units=len(is_dead), dead=_share(is_dead))
     flat = (steep.abs() < FLAT_SLOPE).double().mean(1)
     is_saturated = (flat >= 0.5) & ~is_dead
     is_linear = _is_linear(_by_unit(values, axis), results)
     return UnitShares(
+        units=len(is_dead),
         dead=_share(is_dead),
-        saturated=None if _is_one_sided(function, values, axis) else _share(is_saturated),
+        saturated=None if _is_one_sided(function, values) else _share(is_saturated),
         linear=_share(is_linear & ~is_dead),
     )
 
@@ -116,15 +134,10 @@ def _is_linear(inputs: Tensor, outputs: Tensor) -> Tensor:
     return (yy > 0) & (rest < LINEAR_REST * yy)
 
 
-def _is_one_sided(function: Function, values: Tensor, axis: int) -> bool:
+def _is_one_sided(function: Function, values: Tensor) -> bool:
     """Whether the activation is flat on one side of zero."""
-    units = values.size(axis)
-    points = torch.linspace(0, 1, 66, dtype=torch.float64)[1:-1]
-    normal = torch.special.ndtri(points).to(values.device, values.dtype)
-    shape = [1] * values.dim()
-    shape[0 if axis != 0 else -1] = len(normal)
-    spread = normal.reshape(shape)
-    shape = list(spread.shape)
-    shape[axis] = units
-    _, slopes = with_slopes(function, spread.expand(shape))
+    count = values.numel()
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    normal = torch.special.ndtri((order + 0.5) / count).reshape(values.shape)
+    _, slopes = with_slopes(function, normal.to(values.device, values.dtype))
     return bool((slopes.abs() < FLAT_SLOPE).double().mean() > _FLAT_SHARE)

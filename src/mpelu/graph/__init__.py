@@ -27,7 +27,7 @@ from mpelu.graph.probe import (
     is_opaque,
 )
 from mpelu.graph.recorded import UNKNOWN, Known, record, record_shapes
-from mpelu.graph.state import restored_on_error, snapshot, unchanged, unchanged_on_error
+from mpelu.graph.state import copied, restored_on_error, snapshot, unchanged, unchanged_on_error
 from mpelu.graph.symbolic import trace
 from mpelu.graph.weights import Weights
 
@@ -42,6 +42,7 @@ __all__ = [
     "Weights",
     "arguments",
     "collector_paused",
+    "copied",
     "elementwise",
     "elementwise_channels",
     "elementwise_function",

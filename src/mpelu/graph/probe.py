@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mpelu.graph.calls import Call, Ref, substitute
+from mpelu.graph.state import copied
 from mpelu.modules import MPELU
 
 LEAVES: set[type] = {MPELU}
@@ -43,8 +43,8 @@ def is_opaque(module: nn.Module) -> bool:
 
 def isolated(module: nn.Module) -> nn.Module:
     """A copy in evaluation mode, without hooks."""
-    copied = copy.deepcopy(module)
-    for part in copied.modules():
+    isolate = copied(module)
+    for part in isolate.modules():
         for hooks in (
             part._forward_hooks,
             part._forward_pre_hooks,
@@ -53,7 +53,7 @@ def isolated(module: nn.Module) -> nn.Module:
         ):
             hooks.clear()
         part._compiled_call_impl = None
-    return copied.eval()
+    return isolate.eval()
 
 
 def elementwise(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
@@ -68,12 +68,12 @@ def elementwise(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
     ):
         return None
     try:
-        copied = isolated(module).cpu()
+        isolate = isolated(module).cpu()
     except Exception:  # modules that can't be copied raise anything
         return None
     channels = elementwise_channels(module)
     # Its parameters may be shaped for maps or for features alone.
-    return elementwise_function(copied, channels, 4) or elementwise_function(copied, channels, 2)
+    return elementwise_function(isolate, channels, 4) or elementwise_function(isolate, channels, 2)
 
 
 def elementwise_channels(module: nn.Module) -> int:

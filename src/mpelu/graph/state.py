@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import sys
 from collections import OrderedDict, deque
@@ -11,6 +12,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from mpelu.graph.calls import tensors_in
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy, also of a module that keeps tensors it has computed.
+
+    `torch.nn.utils.weight_norm` keeps the weight of the last pass, for example. Such tensors are
+    copied by value, without the graph they come from.
+    """
+    computed = [
+        tensor
+        for part in module.modules()
+        for tensor in tensors_in(part.__dict__)
+        if not tensor.is_leaf
+    ]
+    return copy.deepcopy(module, {id(each): each.detach().clone() for each in computed})
 
 
 @contextlib.contextmanager

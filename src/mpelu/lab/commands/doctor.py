@@ -87,9 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(doctor.to_json(found), end="")
     else:
         print(found.sentence)
-        for finding in found.findings:
-            if finding.text not in found.sentence:
-                print(f"- {finding.text}")
+        for finding in found.others:
+            print(f"- {finding.text}")
         screen = console()
         print(f"\n{title}")
         for header, rows, right in (

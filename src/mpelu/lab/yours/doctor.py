@@ -170,7 +170,7 @@ def trial_cells(found: Diagnosis) -> list[tuple[str, ...]]:
     """What each initialization would give, as text under `TRIAL_HEADER`."""
     return [
         (
-            trial.method,
+            trial.label,
             *(
                 "" if value is None else f"{value:.2g}"
                 for value in (trial.predicted, trial.signal, trial.gradient_ratio)
@@ -182,7 +182,7 @@ def trial_cells(found: Diagnosis) -> list[tuple[str, ...]]:
 
 
 def _result(found: Diagnosis, title: str) -> Result:
-    notes = [each.text for each in found.findings if each.text not in found.sentence]
+    notes = [each.text for each in found.others]
     for trial in trial_cells(found):
         pairs = zip(TRIAL_HEADER[1:4], trial[1:4], strict=True)
         words = [f"{name} {text}" for name, text in pairs if text]
