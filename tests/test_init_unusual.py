@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mpelu
 from mpelu.init import initialize_
@@ -35,6 +36,17 @@ def read_by(what: str, width: int) -> dict[str, Any]:
     if what == "shape":
         return {"input_shape": (width,)}
     return {"example_inputs": torch.randn(64, width)}
+
+
+class Counted(TorchDispatchMode):
+    """Counts the elements of the tensors that operations return."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **kwargs or {})
+        self.elements += output.numel() if isinstance(output, Tensor) else 0
+        return output
 
 
 class Written(nn.Module):
@@ -82,6 +94,85 @@ def test_parts_of_a_packed_weight_stay_apart() -> None:
 
     report = initialize_(Written(forward, packed=nn.Linear(32, 32)), torch.randn(64, 16))
     assert [row.layer for row in report.rows] == ["packed.weight", "packed.weight"]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("scale", [0.05, 20.0])
+def test_parts_of_a_packed_weight_are_balanced_each_on_its_own(dim: int, scale: float) -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        left, right = self.packed.weight.chunk(2, dim)
+        parts = [F.layer_norm(F.linear(x, each), each.shape[:1]) for each in (left, right)]
+        return self.last(torch.cat(parts, 1))
+
+    size = (128, 64) if dim == 0 else (64, 128)
+    model = Written(forward, packed=nn.Linear(*size[::-1]), last=nn.Linear(128, 4))
+    report = initialize_(model, scale * torch.randn(64, 64))
+    packed: Any = model.packed
+    for row, part in zip(report.rows, packed.weight.chunk(2, dim), strict=False):
+        assert row.rule == "exact fan_in, balanced"
+        assert part.std().item() == pytest.approx(row.std, rel=0.05)
+
+
+def test_a_part_without_a_norm_keeps_its_scale_where_another_is_balanced() -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        normed, plain = self.packed.weight.chunk(2)
+        hidden = F.layer_norm(F.linear(x, normed), (64,))
+        self.plain = F.linear(x, plain)
+        return self.last(torch.cat([hidden, self.plain], 1))
+
+    model: Any = Written(forward, packed=nn.Linear(64, 128), last=nn.Linear(128, 4))
+    inputs = 0.05 * torch.randn(64, 64)
+    report = initialize_(model, inputs)
+    assert [row.rule for row in report.rows[:2]] == ["exact fan_in, balanced", "exact fan_in"]
+    model(inputs)
+    assert model.plain.var().item() == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("other", ["layer", "product", "embedding"])
+def test_a_weight_that_does_not_always_end_in_a_norm_is_not_balanced(other: str) -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        normed = F.layer_norm(self.tied(x), (64,))
+        if other == "layer":
+            plain = self.tied(x)
+        elif other == "product":
+            plain = x * self.tied.weight
+        else:
+            plain = F.embedding(x[:, 0].abs().long(), self.tied.weight)
+        return self.last(torch.cat([normed, plain], 1))
+
+    model = Written(forward, tied=nn.Linear(64, 64, bias=False), last=nn.Linear(128, 4))
+    report = initialize_(model, 0.05 * torch.randn(64, 64))
+    assert report.rows[0].rule == "exact fan_in"
+
+
+@pytest.mark.parametrize("wide", [lambda w: w, lambda w: w[64:] * 1.0])
+def test_a_weight_is_written_as_far_as_any_use_of_it_reaches(
+    wide: Callable[[Tensor], Tensor],
+) -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        hidden = F.linear(x, self.packed.weight[:64])
+        return F.linear(hidden, wide(self.packed.weight))
+
+    model = Written(forward, packed=nn.Linear(64, 128))
+    packed: Any = model.packed
+    with torch.no_grad():
+        packed.weight.fill_(100)
+    initialize_(model, torch.randn(64, 64))
+    assert (packed.weight != 100).all()
+
+
+def test_many_parts_of_one_weight_cost_no_more_than_their_number() -> None:
+    def elements_seen(experts: int) -> Any:
+        def forward(self: Any, x: Tensor) -> Any:
+            weights = self.stacked.weight.view(experts, 32, 32)
+            return sum(x @ weights[index] for index in range(experts))
+
+        model = Written(forward, stacked=nn.Linear(32, 32 * experts, bias=False))
+        with Counted() as counted:  # type: ignore[no-untyped-call]
+            initialize_(model, input_shape=(32,))
+        return counted.elements
+
+    assert elements_seen(64) <= 2.2 * elements_seen(32)
 
 
 def test_a_layer_used_in_every_block_shares_the_sums() -> None:

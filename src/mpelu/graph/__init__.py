@@ -29,7 +29,7 @@ from mpelu.graph.probe import (
 from mpelu.graph.recorded import UNKNOWN, Known, record, record_shapes
 from mpelu.graph.state import restored_on_error, snapshot, unchanged, unchanged_on_error
 from mpelu.graph.symbolic import trace
-from mpelu.graph.weights import Weights
+from mpelu.graph.weights import Weights, extent
 
 __all__ = [
     "INPUT",
@@ -46,6 +46,7 @@ __all__ = [
     "elementwise_channels",
     "elementwise_function",
     "evaluating",
+    "extent",
     "identity",
     "is_frozen",
     "is_opaque",

@@ -12,6 +12,15 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils.parametrize import ParametrizationList
 
+Elements = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Sizes, strides and offset of a view of a parameter's memory."""
+
+
+def extent(elements: Elements) -> int:
+    """How far a view reaches into the memory."""
+    sizes, strides, offset = elements
+    return offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True)) + 1
+
 
 class Weights:
     """Which parameter a tensor is, or was computed from by functions of parameters alone.
@@ -44,22 +53,18 @@ class Weights:
         is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
         return name, int(tensor.storage_offset()) if is_part else 0, tensor.shape
 
-    def overlap(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two uses of one parameter share elements of it."""
-        masks = [self._elements(tensor) for tensor in (one, other)]
-        return bool((masks[0] & masks[1]).any())
-
-    def _elements(self, tensor: Tensor) -> Tensor:
-        """Which elements of its parameter a tensor is, or was computed from."""
+    def elements(self, tensor: Tensor) -> Elements:
+        """The elements of its parameter that a tensor is; all, if it was computed from it."""
         name = self.name(tensor)
         assert name is not None
         parameter = self._parameter(name)
         is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
-        mask = torch.full((parameter.numel(),), not is_part, dtype=torch.bool)
-        if is_part:
-            offset = int(tensor.storage_offset() - parameter.storage_offset())
-            mask.as_strided(tensor.shape, tensor.stride(), offset).fill_(True)
-        return mask
+        if not is_part:
+            return (parameter.numel(),), (1,), 0
+        offset = int(tensor.storage_offset() - parameter.storage_offset())
+        # An expanded dimension shows the same elements again.
+        axes = [each for each in zip(tensor.shape, tensor.stride(), strict=True) if each[1]]
+        return tuple(size for size, _ in axes), tuple(step for _, step in axes), offset
 
     def takes_noise(self, name: str, std: float) -> bool:
         """Whether a weight under a parametrization is one if its parameter has random values."""
