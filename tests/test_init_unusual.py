@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
+import weakref
 from collections import deque, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,7 @@ from torch.nn.utils.parametrizations import orthogonal, spectral_norm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mpelu
+from mpelu.activations.parametric import PELU
 from mpelu.init import initialize_
 
 
@@ -414,3 +418,119 @@ def test_a_shape_that_does_not_fit_is_told_in_one_line(caplog: pytest.LogCapture
         initialize_(nn.Sequential(nn.Linear(8, 8)), input_shape=(5,))
     assert "\n" not in str(error.value)
     assert caplog.records == []
+
+
+class Soft(nn.Module):
+    """A user's activation, which counts the points at which it is evaluated."""
+
+    points = 0
+
+    def __init__(self, limit: float = 1.0) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, input: Tensor) -> Tensor:
+        Soft.points += input.numel()
+        return self.limit * torch.tanh(input / self.limit)
+
+
+def chain(*activations: nn.Module) -> nn.Sequential:
+    layers = [part for each in activations for part in (nn.Linear(8, 8), each)]
+    return nn.Sequential(*layers, nn.Linear(8, 2))
+
+
+def points_of(model: nn.Module, method: str) -> int:
+    before = Soft.points
+    initialize_(model, method=method)
+    return Soft.points - before
+
+
+@pytest.mark.parametrize("method", ["exact", "critical"])
+def test_equal_activations_are_integrated_once(method: str) -> None:
+    first = points_of(chain(Soft(1.7)), method)
+    many = points_of(chain(*(Soft(1.7) for _ in range(20))), method)
+    assert many < 3 * first  # each is tried out; integrals take far more points
+
+
+def test_activations_that_differ_anywhere_have_results_of_their_own() -> None:
+    def std(activation: nn.Module) -> float:
+        return initialize_(chain(activation), method="exact").rows[1].std
+
+    changing = Soft(1.0)
+    found = [std(changing)]
+    changing.limit = 0.5
+    found += [std(changing), std(Soft(2.0))]
+    for limit, each in zip((1.0, 0.5, 2.0), found, strict=True):
+        second = mpelu.init.activation_moments(Soft(limit))[1].item()
+        assert each == pytest.approx((8 * second) ** -0.5, rel=1e-12)
+    learned = [nn.PReLU(), mpelu.MPELU(8, alpha=0.5), PELU(8)]
+    assert len({std(each) for each in learned}) == 3
+
+
+def test_a_function_that_depends_on_more_than_its_module_is_not_mistaken_for_another() -> None:
+    settings = {"limit": 1.0}
+
+    class Outside(nn.Module):
+        def forward(self, input: Tensor) -> Tensor:
+            return torch.clamp(input, max=settings["limit"])
+
+    module = Outside()
+    stds = []
+    for limit in (1.0, 0.5):
+        settings["limit"] = limit
+        stds.append(initialize_(chain(module)).rows[1].std)
+    assert stds[0] < stds[1]
+
+
+@pytest.mark.parametrize("method", ["exact", "taylor", "critical"])
+def test_a_deleted_model_is_freed_with_its_activations(method: str) -> None:
+    class Local(Soft):
+        pass
+
+    model = chain(Local(1.3), Local(0.7))
+    initialize_(model, torch.randn(16, 8), method=method)
+    gone = [weakref.ref(each) for each in (model, model[1], Local)]
+    del model, Local
+    gc.collect()
+    assert [each() for each in gone] == [None, None, None]
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "inference": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "default device": lambda: torch.device("meta"),
+    "float64": lambda: default_dtype(torch.float64),
+    "float16": lambda: default_dtype(torch.float16),
+}
+
+
+@pytest.mark.parametrize("method", ["exact", "taylor", "critical"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reads", ["nothing", "shape", "inputs"])
+def test_the_mode_of_the_caller_changes_nothing(reads: str, mode: str, method: str) -> None:
+    models = [chain(Soft(0.9), nn.ReLU(), mpelu.MPELU(8), nn.GELU()) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    given: Any = {} if reads == "nothing" else read_by(reads, 8)
+    reports = []
+    for model, context in zip(models, (MODES[mode], contextlib.nullcontext), strict=True):
+        with context():
+            generator = torch.Generator("cpu").manual_seed(0)
+            reports.append(initialize_(model, **given, method=method, generator=generator))
+    assert reports[0] == reports[1]
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_model_in_half_precision_is_read_by_its_shape() -> None:
+    report = initialize_(chain(nn.ReLU()).bfloat16(), input_shape=(8,))
+    assert report.rows[1].predicted == pytest.approx(1)

@@ -25,6 +25,8 @@ from mpelu.graph.probe import (
     elementwise_function,
     identity,
     is_opaque,
+    key_of_module,
+    key_of_value,
 )
 from mpelu.graph.recorded import UNKNOWN, Known, record, record_shapes
 from mpelu.graph.state import restored_on_error, snapshot, unchanged, unchanged_on_error
@@ -50,6 +52,8 @@ __all__ = [
     "identity",
     "is_frozen",
     "is_opaque",
+    "key_of_module",
+    "key_of_value",
     "name_of",
     "record",
     "record_shapes",

@@ -247,8 +247,9 @@ def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[
     """From shapes alone; inputs are real numbers, or tokens if the model takes no real numbers."""
     shapes = [tuple(input_shape)] if all(isinstance(n, int) for n in input_shape) else input_shape
     errors: list[Exception] = []
-    numbers = tuple(torch.zeros(2, *shape) for shape in shapes)
-    tokens = tuple(torch.zeros(2, *shape, dtype=torch.int64) for shape in shapes)
+    like = next(each for each in model.parameters() if each.is_floating_point())
+    numbers = tuple(like.new_zeros(2, *shape) for shape in shapes)
+    tokens = tuple(each.to(torch.int64) for each in numbers)
     # Some operations know no shapes without values: then the model runs, on nothing but zeros.
     for read in (record_shapes, _record_zeros):
         for inputs in (numbers, tokens):

@@ -181,7 +181,10 @@ def _gradient_norms(
         if not outputs:
             return []
         generator = torch.Generator().manual_seed(0)
-        direction = torch.randn(outputs[0].shape, generator=generator).to(outputs[0])
+        drawn = torch.randn(
+            outputs[0].shape, generator=generator, dtype=torch.float32, device="cpu"
+        )
+        direction = drawn.to(outputs[0])
         hooks = [parameters[name].register_hook(partial(note, name)) for name in by_name]
         chosen = [parameters[name] for name in by_name]
         try:

@@ -271,7 +271,7 @@ Along one axis this is a convolution with ones; over the axes of a map it is the
 
 def flat(shape: torch.Size | None) -> Profile:
     """The same everywhere; without axes where the shape is not known."""
-    return tuple(torch.ones(size, dtype=torch.float64) for size in (shape or ())[2:])
+    return tuple(torch.ones(size, dtype=torch.float64, device="cpu") for size in (shape or ())[2:])
 
 
 def padded(
@@ -285,7 +285,7 @@ def padded(
     share = 1.0
     axes = []
     for axis, values in enumerate(profile):
-        ones = torch.ones(1, 1, kernel[axis], dtype=torch.float64)
+        ones = torch.ones(1, 1, kernel[axis], dtype=torch.float64, device="cpu")
         reached = F.conv1d(
             F.pad(values, padding[axis]).view(1, 1, -1),
             ones / ones.numel(),
