@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -715,3 +717,38 @@ def test_lsuv_restores_the_model_where_the_walk_fails() -> None:
     with pytest.raises(ValueError, match="expected inputs the model can run on"):
         lsuv_(model, torch.randn(4, 64))
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+MEMORY = """
+import torch
+from torch import nn
+from mpelu.init import initialize_
+
+def kilobytes(name):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name))
+
+def network(width):
+    blocks = (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())
+    frozen = nn.Linear(width, width).requires_grad_(False)
+    more = (part for _ in range(20) for part in (nn.Linear(width, width), nn.LayerNorm(width)))
+    return nn.Sequential(frozen, *blocks, *more, nn.Linear(width, 4))
+
+initialize_(network(16), torch.randn(1, 16))
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # the peak counts from here
+before = kilobytes("VmRSS")
+model = network(1024)
+size = sum(parameter.nbytes for parameter in model.parameters()) / 1024
+initialize_(model, torch.randn(1, 1024))
+print((kilobytes("VmHWM") - before) / size)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
+def test_inputs_take_one_copy_of_the_model() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2.4

@@ -77,7 +77,7 @@ def initialize_(
         example_inputs: one tensor, a tuple of positional or a dict of keyword arguments. With
             them the moments of the inputs count, pooling knows its sizes, the report has measured
             variances, and weights whose prediction fails are scaled by measurement; the price is
-            two forward passes.
+            two forward passes, and memory for a copy of the model: any error leaves it unchanged.
         method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
             paper's rule; "critical", which keeps the variance of gradients by the weights and
             that of the signal by the biases; "deep", which is critical and orthogonal with shapes

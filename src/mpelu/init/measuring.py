@@ -57,8 +57,7 @@ def measure_(
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     parameters = dict(model.named_parameters())
-    planned = {id(parameters[plan.name]) for plan in plans}
-    planned |= {id(plan.bias) for plan in plans if plan.offset}
+    planned = _written(plans, parameters) | {id(plan.bias) for plan in plans if plan.offset}
 
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
         layer = layer_of(call)
@@ -119,7 +118,7 @@ def balance_gradients_(
         return set()
     parameters = dict(model.named_parameters())
     chosen = [last, *(plans[index] for index in free)]
-    norms = _gradient_norms(model, inputs, chosen, parameters)
+    norms = _gradient_norms(model, inputs, chosen, parameters, _written(plans, parameters))
     scaled: set[int] = set()
     for index, norm in zip(free, norms[1:], strict=False):
         if not (norm > 0 and norms[0] > 0):
@@ -145,6 +144,7 @@ def _gradient_norms(
     inputs: Inputs,
     plans: Sequence[Plan],
     parameters: Mapping[str, nn.Parameter],
+    written: set[int],
 ) -> list[float]:
     """Of each plan's weight along a random direction; none if the model has no backward pass."""
     norms = [0.0] * len(plans)
@@ -172,7 +172,11 @@ def _gradient_norms(
         return gradient.new_zeros(()).expand_as(gradient)  # so that no more than one is kept
 
     args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
-    with unchanged(list(model.modules())), evaluating(model.modules()), torch.enable_grad():
+    with (
+        unchanged(list(model.modules()), written=written),
+        evaluating(model.modules()),
+        torch.enable_grad(),
+    ):
         outputs = [
             tensor
             for tensor in tensors_in(model(*args, **kwargs))
@@ -195,6 +199,11 @@ def _gradient_norms(
             for hook in hooks:
                 hook.remove()
     return norms
+
+
+def _written(plans: Sequence[Plan], parameters: Mapping[str, nn.Parameter]) -> set[int]:
+    """Ids of the parameters that plans write; a pass needs no copy of them."""
+    return {id(parameters[plan.name]) for plan in plans if plan.is_trained and not plan.left}
 
 
 def _is_uneven(output: Tensor) -> bool:
