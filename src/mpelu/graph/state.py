@@ -46,6 +46,27 @@ def unchanged(
 
 
 @contextlib.contextmanager
+def hooks_restored(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Takes out hooks that are installed in the block, and puts back those that it takes out."""
+    kept = [
+        (hooks, hooks.copy() if hooks else ())
+        for module in modules
+        for hooks in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        )
+    ]
+    try:
+        yield
+    finally:
+        for hooks, before in kept:
+            if hooks.keys() != set(before):
+                _refill(hooks, before)
+
+
+@contextlib.contextmanager
 def restored_on_error(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Restores the values of tensors if an error or an interrupt ends the block."""
     kept = [(tensor, tensor.detach().clone()) for tensor in tensors]

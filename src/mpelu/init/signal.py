@@ -93,7 +93,11 @@ def constant_signal(value: float | Tensor) -> Signal:
         number = as_value(values)
         channels = values.numel() if values.numel() > 1 else None
         return Signal(number, 0.0, number**2, (), channels)
-    return Signal(float(value), 0.0, float(value) ** 2, ())
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):  # part of a shape that is put together
+        return Signal(0.0, 1.0, 1.0, ())
+    return Signal(number, 0.0, number**2, ())
 
 
 def unknown_signal(call: Call, inputs: Sequence[Signal] = ()) -> Signal:
