@@ -537,3 +537,34 @@ def test_a_model_in_half_precision_is_read_by_its_shape() -> None:
     )
     report = initialize_(model.bfloat16(), input_shape=(5, 8))
     assert report.rows[-1].predicted == pytest.approx(1)
+
+
+class Divided(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight / 64
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_reading_a_parametrization_leaves_a_large_weight_as_it_was(dtype: torch.dtype) -> None:
+    first = nn.Linear(16, 16)
+    nn.utils.parametrize.register_parametrization(first, "weight", Divided())
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(16, 4)).to(dtype)
+    parametrized: Any = first
+    original = parametrized.parametrizations.weight.original
+    with torch.no_grad():
+        original.uniform_(-1, 1).mul_(0.9 * torch.finfo(dtype).max)
+    before = original.detach().clone()
+    report = initialize_(model, 0.01 * torch.randn(64, 16).to(dtype))
+    assert report.rows[0].rule == "left as it was"
+    assert torch.equal(original, before)
+
+
+def test_a_computed_weight_may_be_changed_in_place_and_by_what_returns_its_input() -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        weight = self.first.weight * 2
+        weight.mul_(3)
+        return self.last(torch.relu(F.linear(x, weight.to(x.dtype).contiguous())))
+
+    model: Any = Written(forward, first=nn.Linear(64, 64, bias=False), last=nn.Linear(64, 4))
+    report = initialize_(model, torch.randn(64, 64))
+    assert report.rows[0].std == pytest.approx(6 * model.first.weight.std().item(), rel=0.05)

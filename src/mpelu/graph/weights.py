@@ -78,7 +78,8 @@ class Weights:
         try:
             with torch.no_grad():
                 parameter.normal_(0, std, generator=generator)
-                found = float(owner().norm() / parameter.norm())
+                size = _size(parameter)
+                found = _size(owner()) / size if size > 0 else 0.0
         finally:
             parameter.data.copy_(kept)
         return 0.1 < found < math.inf
@@ -114,8 +115,13 @@ class Weights:
 
     def again(self, tensor: Tensor) -> Tensor:
         """The tensor computed again from the parameters as they are now."""
+        again: Tensor = self.maker(tensor)()
+        return again
+
+    def maker(self, tensor: Tensor) -> Callable[[], Any]:
+        """What computes the tensor again, as far as is known by now."""
         derived = self._derived.get(id(tensor))
-        return tensor if derived is None else derived[2]()
+        return (lambda: tensor) if derived is None else derived[2]
 
     def has_state(self, name: str) -> bool:
         """Whether a parametrization of the parameter keeps buffers, as a spectral norm does."""
@@ -132,13 +138,17 @@ class Weights:
         if name is None or id(tensor) not in self._derived or _is_fake(tensor):
             return 1.0
         parameter = self._parameter(name)
-        before = self.again(tensor).norm().item()
-        parameter.data.mul_(2)
+        kept = parameter.detach().clone()
+        factor = 2.0 if (2 * kept).isfinite().all() else 0.5
+        before = _size(self.again(tensor))
         try:
-            after = self.again(tensor).norm().item()
+            parameter.data.mul_(factor)
+            after = _size(self.again(tensor))
         finally:
-            parameter.data.div_(2)  # exact, since a power of two
-        return math.log2(after / before) if before > 0 and after > 0 else 1.0
+            parameter.data.copy_(kept)
+        if not (0 < before < math.inf and 0 < after < math.inf):
+            return 1.0
+        return math.log(after / before, factor)
 
     def _parameter(self, name: str) -> nn.Parameter:
         """The parameter of a path, also while torch.func.functional_call has put another there."""
@@ -154,6 +164,12 @@ class Weights:
 
 def _item(again: Callable[[], Any], index: int) -> Any:
     return again()[index]
+
+
+def _size(tensor: Tensor) -> float:
+    """The norm, which may be larger than half precision can hold."""
+    wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+    return float(wide.norm())
 
 
 def _is_fake(tensor: Tensor) -> bool:
