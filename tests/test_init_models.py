@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mpelu import MPELU
+from mpelu.graph import trace
 from mpelu.init import Signal, Step, initialize_, lsuv_, register_operation
 
 METHODS = ["taylor", "exact", "msra", "xavier", "gaussian", "lsuv"]
@@ -715,3 +718,113 @@ def test_lsuv_restores_the_model_where_the_walk_fails() -> None:
     with pytest.raises(ValueError, match="expected inputs the model can run on"):
         lsuv_(model, torch.randn(4, 64))
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+MEMORY = """
+import torch
+from torch import nn
+from mpelu.init import initialize_
+
+def kilobytes(name):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name))
+
+def network(width):
+    blocks = (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())
+    frozen = nn.Linear(width, width).requires_grad_(False)
+    more = (part for _ in range(20) for part in (nn.Linear(width, width), nn.LayerNorm(width)))
+    return nn.Sequential(frozen, *blocks, *more, nn.Linear(width, 4))
+
+initialize_(network(16), torch.randn(1, 16))
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # the peak counts from here
+before = kilobytes("VmRSS")
+model = network(1024)
+size = sum(parameter.nbytes for parameter in model.parameters()) / 1024
+initialize_(model, torch.randn(1, 1024))
+print((kilobytes("VmHWM") - before) / size)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
+def test_inputs_take_one_copy_of_the_model() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2.4
+
+
+class CountingNorm(nn.BatchNorm2d):
+    """A norm whose own code counts its batches, with an activation inside, as timm has them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.act = nn.ReLU()
+        self.seen: list[str] = []
+
+    def forward(self, input: Tensor) -> Tensor:
+        assert self.num_batches_tracked is not None
+        if self.training:
+            self.num_batches_tracked.add_(1)
+        self.seen.append("batch")
+        return self.act(torch.batch_norm(  # type: ignore[no-any-return]
+            input, self.weight, self.bias, self.running_mean, self.running_var,
+            self.training, 0.1, self.eps, False,
+        ))  # fmt: skip
+
+
+class ChangesItself(nn.Module):
+    """Changes all that a forward can, before torch.fx meets what it can't trace."""
+
+    def __init__(self, traceable: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.norm = CountingNorm(4)
+        self.head = nn.Conv2d(4, 2, 1)
+        self.traceable = traceable
+
+    def forward(self, input: Tensor) -> Tensor:
+        self.conv.weight.data.clamp_(-0.01, 0.01)
+        with torch.no_grad():
+            self.head.weight.mul_(2)
+        self.head.register_forward_hook(lambda *_: None)
+        self.head.eval()
+        hidden: Tensor = self.norm(self.conv(input))
+        if not self.traceable and hidden.shape[2] > 4:
+            hidden = hidden[:, :, :4]
+        result: Tensor = self.head(hidden)
+        return result
+
+
+@pytest.mark.parametrize("traceable", [False, True])
+def test_a_trace_leaves_the_model_as_it_was(traceable: bool) -> None:
+    model = ChangesItself(traceable)
+    before = copy.deepcopy(model.state_dict())
+    if traceable:
+        trace(model)
+    else:
+        with pytest.raises(ValueError, match=r"torch\.fx"):
+            initialize_(model)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(part.training for part in model.modules())
+    assert model.norm.seen == []
+    assert not model.head._forward_hooks
+
+
+def test_shapes_put_together_from_unknown_sizes_are_no_signals() -> None:
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 2)
+
+        def forward(self, input: Tensor) -> Tensor:
+            hidden = torch.relu(self.first(input))
+            size = hidden.shape[:-1] + (2, 4)  # noqa: RUF005  (an unknown shape can't be unpacked)
+            result: Tensor = self.last(hidden.view(size).flatten(-2))
+            return result
+
+    report = initialize_(Windows())
+    assert [row.layer for row in report.rows] == ["first.weight", "last.weight"]
+    assert report.rows[1].std == pytest.approx((2 / 8) ** 0.5)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
+import weakref
 from collections import deque, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mpelu
+from mpelu.activations.parametric import PELU
 from mpelu.init import initialize_
 
 
@@ -35,6 +40,17 @@ def read_by(what: str, width: int) -> dict[str, Any]:
     if what == "shape":
         return {"input_shape": (width,)}
     return {"example_inputs": torch.randn(64, width)}
+
+
+class Counted(TorchDispatchMode):
+    """Counts the elements of the tensors that operations return."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **kwargs or {})
+        self.elements += output.numel() if isinstance(output, Tensor) else 0
+        return output
 
 
 class Written(nn.Module):
@@ -82,6 +98,85 @@ def test_parts_of_a_packed_weight_stay_apart() -> None:
 
     report = initialize_(Written(forward, packed=nn.Linear(32, 32)), torch.randn(64, 16))
     assert [row.layer for row in report.rows] == ["packed.weight", "packed.weight"]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("scale", [0.05, 20.0])
+def test_parts_of_a_packed_weight_are_balanced_each_on_its_own(dim: int, scale: float) -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        left, right = self.packed.weight.chunk(2, dim)
+        parts = [F.layer_norm(F.linear(x, each), each.shape[:1]) for each in (left, right)]
+        return self.last(torch.cat(parts, 1))
+
+    size = (128, 64) if dim == 0 else (64, 128)
+    model = Written(forward, packed=nn.Linear(*size[::-1]), last=nn.Linear(128, 4))
+    report = initialize_(model, scale * torch.randn(64, 64))
+    packed: Any = model.packed
+    for row, part in zip(report.rows, packed.weight.chunk(2, dim), strict=False):
+        assert row.rule == "exact fan_in, balanced"
+        assert part.std().item() == pytest.approx(row.std, rel=0.05)
+
+
+def test_a_part_without_a_norm_keeps_its_scale_where_another_is_balanced() -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        normed, plain = self.packed.weight.chunk(2)
+        hidden = F.layer_norm(F.linear(x, normed), (64,))
+        self.plain = F.linear(x, plain)
+        return self.last(torch.cat([hidden, self.plain], 1))
+
+    model: Any = Written(forward, packed=nn.Linear(64, 128), last=nn.Linear(128, 4))
+    inputs = 0.05 * torch.randn(64, 64)
+    report = initialize_(model, inputs)
+    assert [row.rule for row in report.rows[:2]] == ["exact fan_in, balanced", "exact fan_in"]
+    model(inputs)
+    assert model.plain.var().item() == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("other", ["layer", "product", "embedding"])
+def test_a_weight_that_does_not_always_end_in_a_norm_is_not_balanced(other: str) -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        normed = F.layer_norm(self.tied(x), (64,))
+        if other == "layer":
+            plain = self.tied(x)
+        elif other == "product":
+            plain = x * self.tied.weight
+        else:
+            plain = F.embedding(x[:, 0].abs().long(), self.tied.weight)
+        return self.last(torch.cat([normed, plain], 1))
+
+    model = Written(forward, tied=nn.Linear(64, 64, bias=False), last=nn.Linear(128, 4))
+    report = initialize_(model, 0.05 * torch.randn(64, 64))
+    assert report.rows[0].rule == "exact fan_in"
+
+
+@pytest.mark.parametrize("wide", [lambda w: w, lambda w: w[64:] * 1.0])
+def test_a_weight_is_written_as_far_as_any_use_of_it_reaches(
+    wide: Callable[[Tensor], Tensor],
+) -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        hidden = F.linear(x, self.packed.weight[:64])
+        return F.linear(hidden, wide(self.packed.weight))
+
+    model = Written(forward, packed=nn.Linear(64, 128))
+    packed: Any = model.packed
+    with torch.no_grad():
+        packed.weight.fill_(100)
+    initialize_(model, torch.randn(64, 64))
+    assert (packed.weight != 100).all()
+
+
+def test_many_parts_of_one_weight_cost_no_more_than_their_number() -> None:
+    def elements_seen(experts: int) -> Any:
+        def forward(self: Any, x: Tensor) -> Any:
+            weights = self.stacked.weight.view(experts, 32, 32)
+            return sum(x @ weights[index] for index in range(experts))
+
+        model = Written(forward, stacked=nn.Linear(32, 32 * experts, bias=False))
+        with Counted() as counted:  # type: ignore[no-untyped-call]
+            initialize_(model, input_shape=(32,))
+        return counted.elements
+
+    assert elements_seen(64) <= 2.2 * elements_seen(32)
 
 
 def test_a_layer_used_in_every_block_shares_the_sums() -> None:
@@ -323,3 +418,153 @@ def test_a_shape_that_does_not_fit_is_told_in_one_line(caplog: pytest.LogCapture
         initialize_(nn.Sequential(nn.Linear(8, 8)), input_shape=(5,))
     assert "\n" not in str(error.value)
     assert caplog.records == []
+
+
+class Soft(nn.Module):
+    """A user's activation, which counts the points at which it is evaluated."""
+
+    points = 0
+
+    def __init__(self, limit: float = 1.0) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, input: Tensor) -> Tensor:
+        Soft.points += input.numel()
+        return self.limit * torch.tanh(input / self.limit)
+
+
+def chain(*activations: nn.Module) -> nn.Sequential:
+    layers = [part for each in activations for part in (nn.Linear(8, 8), each)]
+    return nn.Sequential(*layers, nn.Linear(8, 2))
+
+
+def points_of(model: nn.Module, method: str) -> int:
+    before = Soft.points
+    initialize_(model, method=method)
+    return Soft.points - before
+
+
+@pytest.mark.parametrize("method", ["exact", "critical"])
+def test_equal_activations_are_integrated_once(method: str) -> None:
+    first = points_of(chain(Soft(1.7)), method)
+    many = points_of(chain(*(Soft(1.7) for _ in range(20))), method)
+    assert many < 3 * first  # each is tried out; integrals take far more points
+
+
+def test_activations_that_differ_anywhere_have_results_of_their_own() -> None:
+    def std(activation: nn.Module) -> float:
+        return initialize_(chain(activation), method="exact").rows[1].std
+
+    changing = Soft(1.0)
+    found = [std(changing)]
+    changing.limit = 0.5
+    found += [std(changing), std(Soft(2.0))]
+    for limit, each in zip((1.0, 0.5, 2.0), found, strict=True):
+        second = mpelu.init.activation_moments(Soft(limit))[1].item()
+        assert each == pytest.approx((8 * second) ** -0.5, rel=1e-12)
+    learned = [nn.PReLU(), mpelu.MPELU(8, alpha=0.5), PELU(8)]
+    assert len({std(each) for each in learned}) == 3
+
+
+def test_a_function_that_depends_on_more_than_its_module_is_not_mistaken_for_another() -> None:
+    settings = {"limit": 1.0}
+
+    class Outside(nn.Module):
+        def forward(self, input: Tensor) -> Tensor:
+            return torch.clamp(input, max=settings["limit"])
+
+    module = Outside()
+    stds = []
+    for limit in (1.0, 0.5):
+        settings["limit"] = limit
+        stds.append(initialize_(chain(module)).rows[1].std)
+    assert stds[0] < stds[1]
+
+
+@pytest.mark.parametrize("method", ["exact", "taylor", "critical"])
+def test_a_deleted_model_is_freed_with_its_activations(method: str) -> None:
+    class Local(Soft):
+        pass
+
+    model = chain(Local(1.3), Local(0.7))
+    initialize_(model, torch.randn(16, 8), method=method)
+    gone = [weakref.ref(each) for each in (model, model[1], Local)]
+    del model, Local
+    gc.collect()
+    assert [each() for each in gone] == [None, None, None]
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "inference": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "default device": lambda: torch.device("meta"),
+    "float64": lambda: default_dtype(torch.float64),
+    "float16": lambda: default_dtype(torch.float16),
+}
+
+
+@pytest.mark.parametrize("method", ["exact", "taylor", "critical"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reads", ["nothing", "shape", "inputs"])
+def test_the_mode_of_the_caller_changes_nothing(reads: str, mode: str, method: str) -> None:
+    models = [chain(Soft(0.9), nn.ReLU(), mpelu.MPELU(8), nn.GELU()) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    given: Any = {} if reads == "nothing" else read_by(reads, 8)
+    reports = []
+    for model, context in zip(models, (MODES[mode], contextlib.nullcontext), strict=True):
+        with context():
+            generator = torch.Generator("cpu").manual_seed(0)
+            reports.append(initialize_(model, **given, method=method, generator=generator))
+    assert reports[0] == reports[1]
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_model_in_half_precision_is_read_by_its_shape() -> None:
+    model = Written(
+        lambda self, x: self.last(self.gru(x)[0]), gru=nn.GRU(8, 8), last=nn.Linear(8, 2)
+    )
+    report = initialize_(model.bfloat16(), input_shape=(5, 8))
+    assert report.rows[-1].predicted == pytest.approx(1)
+
+
+class Divided(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight / 64
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_reading_a_parametrization_leaves_a_large_weight_as_it_was(dtype: torch.dtype) -> None:
+    first = nn.Linear(16, 16)
+    nn.utils.parametrize.register_parametrization(first, "weight", Divided())
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(16, 4)).to(dtype)
+    parametrized: Any = first
+    original = parametrized.parametrizations.weight.original
+    with torch.no_grad():
+        original.uniform_(-1, 1).mul_(0.9 * torch.finfo(dtype).max)
+    before = original.detach().clone()
+    report = initialize_(model, 0.01 * torch.randn(64, 16).to(dtype))
+    assert report.rows[0].rule == "left as it was"
+    assert torch.equal(original, before)
+
+
+def test_a_computed_weight_may_be_changed_in_place_and_by_what_returns_its_input() -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        weight = self.first.weight * 2
+        weight.mul_(3)
+        return self.last(torch.relu(F.linear(x, weight.to(x.dtype).contiguous())))
+
+    model: Any = Written(forward, first=nn.Linear(64, 64, bias=False), last=nn.Linear(64, 4))
+    report = initialize_(model, torch.randn(64, 64))
+    assert report.rows[0].std == pytest.approx(6 * model.first.weight.std().item(), rel=0.05)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -197,3 +199,42 @@ def test_a_value_for_each_channel() -> None:
 def test_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         moments(*arguments)
+
+
+FIRST = """
+import contextlib, sys, torch, mpelu
+from mpelu.activations import describe
+from mpelu.gaussian import quadrature_moments
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+modes = {
+    "inference": torch.inference_mode, "meta": lambda: torch.device("meta"), "fake": FakeTensorMode
+}
+with modes[sys.argv[1]]():
+    one = torch.ones(1, dtype=torch.float64)
+    for first in (
+        lambda: mpelu.moments(one, 1e-3 * one),
+        lambda: quadrature_moments(torch.tanh, one, one),
+        lambda: mpelu.moments(1.0, 1e-3),
+        lambda: describe(torch.nn.GELU()).squared_slope(),
+    ):
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # no values to be had
+            first()
+beta = torch.tensor(1e-3, dtype=torch.float64, requires_grad=True)
+mpelu.moments(1.0, beta)[1].backward()
+print(beta.grad.item(), quadrature_moments(torch.tanh)[1].item())
+print(describe(torch.nn.GELU()).squared_slope().item())
+"""
+
+
+@pytest.mark.parametrize("mode", ["inference", "meta", "fake"])
+def test_what_is_calculated_first_in_another_mode_serves_all(mode: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST, mode], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = [float(number) for number in done.stdout.split()]
+    beta = torch.tensor(1e-3, dtype=torch.float64, requires_grad=True)
+    mpelu.moments(1.0, beta)[1].backward()
+    assert beta.grad is not None
+    assert found == pytest.approx([beta.grad.item(), 0.394294, 0.455851], rel=1e-5)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 _SERIES_BELOW = 0.25
 _SERIES_TERMS = 24
@@ -19,11 +21,22 @@ HALVINGS = 18
 """Panels shrink by halves towards a kink, down to 26 / 2^18 = 1e-4 standard deviations."""
 
 
+@contextlib.contextmanager
+def plain_tensors() -> Iterator[None]:
+    """New tensors are on the CPU, have values and can be differentiated, in whatever mode the
+    caller is: a default device, inference mode, fake tensors.
+
+    What is cached is calculated here, so that it doesn't depend on who asked first.
+    """
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False):
+        yield
+
+
 def to_float64(value: float | Tensor) -> Tensor:
-    """The value as float64, still attached to its graph if it is a tensor."""
+    """The value as float64: a tensor still attached to its graph, a number on the CPU."""
     if isinstance(value, Tensor):
         return value.to(torch.float64)
-    return torch.tensor(value, dtype=torch.float64)
+    return torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
 def check_parameters(caller: str, alpha: Tensor, beta: Tensor, variance: Tensor) -> None:
@@ -42,12 +55,18 @@ def _scaled_tail(t: Tensor) -> Tensor:
     return tail
 
 
+Numbers = tuple[float, ...]
+
+
+# Tensors would belong to the mode in which they were made.
 @lru_cache(maxsize=1)
-def _series() -> tuple[Tensor, Tensor, Tensor]:
+@plain_tensors()
+def _series() -> tuple[Numbers, Numbers, Numbers]:
     """Exponents k >= 2, and the coefficients of t^k in E(t) and in E(2t) - 2 E(t)."""
     powers = torch.arange(2, _SERIES_TERMS, dtype=torch.float64)
     tail = 0.5 * (-math.sqrt(0.5)) ** powers / torch.lgamma(powers / 2 + 1).exp()
-    return powers, tail, tail * (2**powers - 2)
+    second = tail * (2**powers - 2)
+    return tuple(powers.tolist()), tuple(tail.tolist()), tuple(second.tolist())
 
 
 def moments(
@@ -88,7 +107,9 @@ def moments(
     mean = sigma / math.sqrt(2 * math.pi) + alpha * (tail - 0.5)
     negative_second = _scaled_tail(2 * large) - 2 * tail + 0.5
     if (t < _SERIES_BELOW).any():
-        exponents, tail_terms, second_terms = (term.to(t.device) for term in _series())
+        exponents, tail_terms, second_terms = (
+            torch.tensor(terms, dtype=torch.float64, device=t.device) for terms in _series()
+        )
         powers = t.clamp(max=_SERIES_BELOW).unsqueeze(-1) ** exponents
         is_small = t < _SERIES_BELOW
         # The term of first order joins sigma / sqrt(2 pi) before the sum: they cancel near
@@ -125,12 +146,13 @@ def leaky_moments(
 
 
 @lru_cache(maxsize=1)
-def _legendre(count: int = 12) -> tuple[Tensor, Tensor]:
+@plain_tensors()
+def _legendre(count: int = 12) -> tuple[Numbers, Numbers]:
     """Nodes and weights of Gauss-Legendre quadrature on [-1, 1] (Golub and Welsch)."""
     index = torch.arange(1, count, dtype=torch.float64)
     off_diagonal = index / (4 * index**2 - 1).sqrt()
     nodes, vectors = torch.linalg.eigh(off_diagonal.diag(1) + off_diagonal.diag(-1))
-    return nodes, 2 * vectors[0] ** 2
+    return tuple(nodes.tolist()), tuple((2 * vectors[0] ** 2).tolist())
 
 
 def gaussian_nodes(
@@ -150,15 +172,19 @@ def gaussian_nodes(
         Two float64 tensors of shape [points, channels].
     """
     tiny = torch.finfo(torch.float64).tiny
-    uniform = torch.arange(-_TAIL, _TAIL + 1, dtype=torch.float64)
+    device = center.device
+    uniform = torch.arange(-_TAIL, _TAIL + 1, dtype=torch.float64, device=device)
     edges = [uniform.unsqueeze(1).expand(-1, center.numel())]
-    steps = 2 * _TAIL * 0.5 ** torch.arange(halvings + 1, dtype=torch.float64).unsqueeze(1)
+    exponents = torch.arange(halvings + 1, dtype=torch.float64, device=device)
+    steps = 2 * _TAIL * 0.5 ** exponents.unsqueeze(1)
     for kink in kinks:
         place = ((kink - center) / sigma.clamp(min=tiny)).clamp(-2 * _TAIL, 2 * _TAIL)
         edges += [place - steps, place.unsqueeze(0), place + steps]
     bounds = torch.cat(edges).clamp(-_TAIL, _TAIL).sort(0).values
 
-    nodes, weights = _legendre()
+    nodes, weights = (
+        torch.tensor(values, dtype=torch.float64, device=device) for values in _legendre()
+    )
     half = (bounds[1:] - bounds[:-1]) / 2
     z = (bounds[:-1] + half).unsqueeze(1) + half.unsqueeze(1) * nodes.view(1, -1, 1)
     weight = half.unsqueeze(1) * weights.view(1, -1, 1) * torch.exp(-(z**2) / 2)
@@ -192,6 +218,29 @@ def quadrature_moments(
         >>> round(second.item(), 4)
         0.3943
     """
+    weight, values = _at_nodes(function, mean, variance, kinks, maximum_of)
+    return (weight * values).sum(0), (weight * values**2).sum(0)
+
+
+def quadrature_mean(
+    function: Callable[[Tensor], Tensor],
+    mean: float | Tensor,
+    variance: float | Tensor,
+    kinks: Sequence[float | Tensor],
+) -> Tensor:
+    """The first of `quadrature_moments` alone."""
+    weight, values = _at_nodes(function, mean, variance, kinks)
+    return (weight * values).sum(0)
+
+
+def _at_nodes(
+    function: Callable[[Tensor], Tensor],
+    mean: float | Tensor,
+    variance: float | Tensor,
+    kinks: Sequence[float | Tensor],
+    maximum_of: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """Weights, and values of the function, at the nodes of the quadrature."""
     center, spread = torch.broadcast_tensors(
         to_float64(mean).reshape(-1), to_float64(variance).reshape(-1)
     )
@@ -202,11 +251,11 @@ def quadrature_moments(
     values = function(center + sigma * z)
     # Outside of its domain a function such as a root is not a number. What little probability is
     # there doesn't count; a function that is undefined on more of it has no moments.
-    is_number = values.isfinite()
-    if not is_number.all():
+    if not values.sum().isfinite():
+        is_number = values.isfinite()
         lost = (weight * ~is_number).sum(0)
         values = torch.where(is_number | (lost > _MAX_LOST), values, 0.0)
-    return (weight * values).sum(0), (weight * values**2).sum(0)
+    return weight, values
 
 
 def residual_bound(

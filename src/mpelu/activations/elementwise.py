@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from mpelu.gaussian import leaky_moments, moments, quadrature_moments, to_float64
+from mpelu.gaussian import (
+    leaky_moments,
+    moments,
+    plain_tensors,
+    quadrature_moments,
+    to_float64,
+)
 from mpelu.slopes import squared_slope
 
 _AT_ZERO = 1e-12
@@ -51,7 +57,7 @@ class ElementwiseFunction:
             return zero, self.slope * one, one
         if self.alpha is not None and self.beta is not None:
             return zero, self.scale * self.alpha * self.beta * one, self.scale * one
-        points = torch.tensor([[0.0], [-_AT_ZERO], [_AT_ZERO]], dtype=torch.float64)
+        points = torch.tensor([[0.0], [-_AT_ZERO], [_AT_ZERO]], dtype=torch.float64, device="cpu")
         points = points.repeat(1, self.channels)
         with torch.no_grad():
             value = self.apply(points)[0]
@@ -98,8 +104,9 @@ class ElementwiseFunction:
 
     def derivative(self, points: Tensor) -> Tensor:
         """f' at float64 [points, channels]; at a kink, one of the slopes beside it."""
-        with torch.enable_grad():
-            points = points.detach().requires_grad_()
+        # Tensors made in inference mode take no gradient.
+        with torch.inference_mode(False), torch.enable_grad():
+            points = points.detach().clone().requires_grad_()
             (found,) = torch.autograd.grad(self.apply(points).sum(), points)
         return found
 
@@ -169,7 +176,7 @@ def probe(
     if any(isinstance(each, _NormBase) for each in module.modules()):
         return None
     channels = max((parameter.numel() for parameter in module.parameters()), default=1)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"), warnings.catch_warnings():
+    with plain_tensors(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             own = copy.deepcopy(module).to("cpu", torch.float64).eval().requires_grad_(False)
@@ -194,7 +201,7 @@ def _elementwise(
     generator = torch.Generator().manual_seed(0)
     shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))
     one, other = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
-    kept = torch.rand(shape, generator=generator) < 0.5
+    kept = torch.rand(shape, generator=generator, dtype=torch.float32) < 0.5
     try:
         outputs = module(one.clone()), module(torch.where(kept, one, other))
     except Exception:  # whatever a module that isn't made for such a tensor raises
@@ -208,8 +215,9 @@ def _elementwise(
 
     def apply(y: Tensor) -> Tensor:
         spread = y.reshape(*y.shape, *[1] * (dims - 2))
-        # A copy: the module may work in place.
-        output: Tensor = module(spread.clone())
+        with plain_tensors():
+            # A copy: the module may work in place.
+            output: Tensor = module(spread.clone())
         return output.reshape(y.shape).to(torch.float64)
 
     return ElementwiseFunction(apply=apply, channels=channels, kinks=kinks)

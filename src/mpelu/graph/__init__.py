@@ -25,11 +25,13 @@ from mpelu.graph.probe import (
     elementwise_function,
     identity,
     is_opaque,
+    key_of_module,
+    key_of_value,
 )
 from mpelu.graph.recorded import UNKNOWN, Known, record, record_shapes
 from mpelu.graph.state import copied, restored_on_error, snapshot, unchanged, unchanged_on_error
 from mpelu.graph.symbolic import trace
-from mpelu.graph.weights import Weights
+from mpelu.graph.weights import Weights, extent
 
 __all__ = [
     "INPUT",
@@ -47,9 +49,12 @@ __all__ = [
     "elementwise_channels",
     "elementwise_function",
     "evaluating",
+    "extent",
     "identity",
     "is_frozen",
     "is_opaque",
+    "key_of_module",
+    "key_of_value",
     "name_of",
     "record",
     "record_shapes",

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import types
 import warnings
-from collections.abc import Callable
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._python_dispatch import _disable_current_modes
 
+from mpelu.gaussian import plain_tensors
 from mpelu.graph.calls import Call, Ref, substitute
 from mpelu.graph.state import copied
 from mpelu.modules import MPELU
@@ -68,12 +74,56 @@ def elementwise(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
     ):
         return None
     try:
-        isolate = isolated(module).cpu()
+        with plain_tensors():
+            isolate = isolated(module).cpu()
     except Exception:  # modules that can't be copied raise anything
         return None
     channels = elementwise_channels(module)
     # Its parameters may be shaped for maps or for features alone.
     return elementwise_function(isolate, channels, 4) or elementwise_function(isolate, channels, 2)
+
+
+def key_of_module(module: nn.Module) -> Hashable | None:
+    """Equal for modules of one class with equal parameters, buffers and attributes.
+
+    None if an attribute has no value that can be compared. Keeps neither module nor class alive.
+    """
+    own = {name: value for name, value in vars(module).items() if name not in _BOOKKEEPING}
+    key = key_of_value(own)
+    return None if key is None else (weakref.ref(type(module)), key)
+
+
+_BOOKKEEPING = vars(nn.Module()).keys() - {"_parameters", "_buffers", "_modules"}
+"""Attributes of every module that don't decide what it computes: hooks and the mode."""
+
+
+def key_of_value(value: Any) -> Hashable | None:
+    """Equal for equal values of one type; None for what can only be compared by identity."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str, bytes, torch.dtype, torch.device, torch.Size):
+        return kind, value
+    if kind is types.BuiltinFunctionType:
+        is_bound = not isinstance(value.__self__, (type(None), type, types.ModuleType))
+        return None if is_bound else (kind, value)
+    if kind in (float, complex):
+        return kind, repr(value)  # tells zeros apart, and not NaNs
+    if kind in (nn.Parameter, Tensor):
+        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
+        if value.layout != torch.strided or value.is_meta or is_wrapped:
+            return None
+        held = value.detach().clone().cpu().resolve_conj().resolve_neg().contiguous()
+        content = ctypes.string_at(held.data_ptr(), held.nbytes) if held.nbytes else b""
+        return kind, value.dtype, value.shape, hashlib.sha256(content).digest()
+    if kind in (tuple, list):
+        items = tuple(map(key_of_value, value))
+    elif kind in (dict, OrderedDict):
+        items = tuple(map(key_of_value, (*value.keys(), *value.values())))
+    elif kind in (set, frozenset):
+        found = frozenset(map(key_of_value, value))
+        return None if None in found else (kind, found)
+    else:
+        return None
+    return None if None in items else (kind, items)
 
 
 def elementwise_channels(module: nn.Module) -> int:
@@ -91,10 +141,7 @@ def elementwise_function(
         channels: size of dimension 1 it expects; 1 if any will do.
         dims: number of dimensions it expects.
     """
-    with (
-        torch._C.DisableTorchFunction(),
-        _disable_current_modes(),
-    ):  # it may be asked for while a model runs on fake tensors
+    with plain_tensors():  # it may be asked for while a model runs on fake tensors
         return _elementwise_function(function, channels, dims)
 
 
@@ -104,7 +151,7 @@ def _elementwise_function(
     generator = torch.Generator().manual_seed(0)
     shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))[:dims]
     one, other = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
-    kept = torch.rand(shape, generator=generator) < 0.5
+    kept = torch.rand(shape, generator=generator, dtype=torch.float32) < 0.5
     try:
         with (
             torch.no_grad(),
@@ -127,7 +174,7 @@ def _elementwise_function(
 
     def on_channels(y: Tensor) -> Tensor:
         spread = y.reshape(*y.shape, *[1] * (dims - 2)) if dims > 2 else y
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with plain_tensors(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             return function(spread.clone()).detach().reshape(y.shape).to(torch.float64)
 
     return on_channels

@@ -204,9 +204,11 @@ class _Recorder(TorchFunctionMode):
             return
         owner = self.weights.name(max(matrices, key=Tensor.numel))
         assert owner is not None
+        # As they are before the call, whose output may be one of them: in place, or unchanged.
+        makers = {id(each): self.weights.maker(each) for each in tensors_in((args, kwargs))}
 
         def again() -> Any:
-            now = substitute((args, kwargs), Tensor, self.weights.again)
+            now = substitute((args, kwargs), Tensor, lambda each: makers[id(each)]())
             return target(*now[0], **now[1])
 
         self.weights.derive(owner, output, again)

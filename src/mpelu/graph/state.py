@@ -7,7 +7,9 @@ import copy
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -43,7 +45,8 @@ def unchanged(
     Args:
         modules: every module whose code runs inside.
         values: whether parameters and buffers may be overwritten, so that a copy is needed.
-        written: ids of tensors that are meant to change; read at the end.
+        written: ids of tensors that are meant to change; read at the end. Those that are known
+            at the start aren't copied.
     """
     restore = snapshot(modules, values=values, written=written)
     own = [value for module in modules for value in module.parameters(recurse=False)]
@@ -61,6 +64,27 @@ def unchanged(
 
 
 @contextlib.contextmanager
+def hooks_restored(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Takes out hooks that are installed in the block, and puts back those that it takes out."""
+    kept = [
+        (hooks, hooks.copy() if hooks else ())
+        for module in modules
+        for hooks in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        )
+    ]
+    try:
+        yield
+    finally:
+        for hooks, before in kept:
+            if hooks.keys() != set(before):
+                _refill(hooks, before)
+
+
+@contextlib.contextmanager
 def restored_on_error(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Restores the values of tensors if an error or an interrupt ends the block."""
     kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
@@ -75,19 +99,41 @@ def restored_on_error(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged_on_error(model: nn.Module) -> Iterator[None]:
-    """Restores the model's state if an error or an interrupt ends the block."""
-    restore = snapshot(list(model.modules()))
+    """Restores the model's state if an error or an interrupt ends the block.
+
+    What is observed inside of it shares its copy of the values, as far as these are still the same.
+    """
+    copies: dict[int, Tensor] = {}
+    restore = snapshot(list(model.modules()), copies=copies)
+    token = _shared.set(copies)
     try:
         yield
     except BaseException:
         restore()
         raise
+    finally:
+        _shared.reset(token)
+
+
+_shared: ContextVar[Mapping[int, Tensor]] = ContextVar("_shared", default=MappingProxyType({}))
+"""Copies by the ids of tensors, which their owner keeps alive."""
 
 
 def snapshot(
-    modules: Sequence[nn.Module], *, values: bool = True, written: Collection[int] = ()
+    modules: Sequence[nn.Module],
+    *,
+    values: bool = True,
+    written: Collection[int] = (),
+    copies: dict[int, Tensor] | None = None,
 ) -> Callable[[], None]:
-    """Records the state of the modules; the function returned puts it back."""
+    """Records the state of the modules; the function returned puts it back.
+
+    Args:
+        modules: as for `unchanged`.
+        values: as for `unchanged`.
+        written: as for `unchanged`.
+        copies: filled with the copies of values, by the ids of the tensors.
+    """
     attributes = [(module, dict(module.__dict__)) for module in modules]
     contents = [
         (container, container.copy())
@@ -103,9 +149,10 @@ def snapshot(
         for attribute in saved.values()
         if type(attribute) is OrderedDict
     ]
-    tensors = [
-        (tensor, tensor.detach().clone()) for tensor in (_tensors_of(attributes) if values else ())
-    ]
+    own = _tensors_of(attributes) if values else []
+    tensors = [(tensor, _copy(tensor)) for tensor in own if id(tensor) not in written]
+    if copies is not None:
+        copies.update((id(tensor), old) for tensor, old in tensors)
 
     def restore() -> None:
         for module in modules:
@@ -128,6 +175,13 @@ def snapshot(
             module.__dict__.update(saved)
 
     return restore
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    shared = _shared.get().get(id(tensor))
+    if shared is not None and torch.equal(shared, tensor):
+        return shared
+    return tensor.detach().clone()
 
 
 _CONTAINERS = (list, dict, set, deque)

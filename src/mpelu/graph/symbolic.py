@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpelu.graph.calls import INPUT, Call, Ref, collector_paused, evaluating, name_of, substitute
+from mpelu.graph.calls import (
+    INPUT,
+    Call,
+    Ref,
+    collector_paused,
+    evaluating,
+    name_of,
+    substitute,
+    tensors_in,
+)
 from mpelu.graph.probe import is_leaf, is_opaque
-from mpelu.graph.state import unchanged
+from mpelu.graph.state import hooks_restored, unchanged
 
 
 class _Tracer(fx.Tracer):
@@ -78,6 +88,34 @@ def _traced(model: nn.Module, parameters_as_proxies: bool) -> list[Call]:
     tracer = _Tracer(model, parameters_as_proxies)
     # The code of torch's own containers keeps nothing.
     own = [part for part in tracer.others if not type(part).__module__.startswith("torch.nn")]
-    with evaluating(tracer.others), unchanged(own, values=False):
+    parts = list(model.modules())
+    with evaluating(parts), hooks_restored(parts), unchanged(own, values=False), _Unwritten():
         tracer.trace(model)
     return tracer.calls
+
+
+class _Unwritten(TorchDispatchMode):
+    """Puts back what operations write, such as a counter of batches; only that is copied.
+
+    A trace runs what depends on no input.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kept: dict[int, tuple[Any, Any]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for tensor in tensors_in((args, kwargs)):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._kept:
+                    self._kept[storage._cdata] = storage, storage.clone()
+        return func(*args, **kwargs)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for storage, before in self._kept.values():
+            storage.copy_(before)

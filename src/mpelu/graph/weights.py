@@ -12,6 +12,15 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils.parametrize import ParametrizationList
 
+Elements = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Sizes, strides and offset of a view of a parameter's memory."""
+
+
+def extent(elements: Elements) -> int:
+    """How far a view reaches into the memory."""
+    sizes, strides, offset = elements
+    return offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True)) + 1
+
 
 class Weights:
     """Which parameter a tensor is, or was computed from by functions of parameters alone.
@@ -44,22 +53,18 @@ class Weights:
         is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
         return name, int(tensor.storage_offset()) if is_part else 0, tensor.shape
 
-    def overlap(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two uses of one parameter share elements of it."""
-        masks = [self._elements(tensor) for tensor in (one, other)]
-        return bool((masks[0] & masks[1]).any())
-
-    def _elements(self, tensor: Tensor) -> Tensor:
-        """Which elements of its parameter a tensor is, or was computed from."""
+    def elements(self, tensor: Tensor) -> Elements:
+        """The elements of its parameter that a tensor is; all, if it was computed from it."""
         name = self.name(tensor)
         assert name is not None
         parameter = self._parameter(name)
         is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
-        mask = torch.full((parameter.numel(),), not is_part, dtype=torch.bool)
-        if is_part:
-            offset = int(tensor.storage_offset() - parameter.storage_offset())
-            mask.as_strided(tensor.shape, tensor.stride(), offset).fill_(True)
-        return mask
+        if not is_part:
+            return (parameter.numel(),), (1,), 0
+        offset = int(tensor.storage_offset() - parameter.storage_offset())
+        # An expanded dimension shows the same elements again.
+        axes = [each for each in zip(tensor.shape, tensor.stride(), strict=True) if each[1]]
+        return tuple(size for size, _ in axes), tuple(step for _, step in axes), offset
 
     def takes_noise(self, name: str, std: float) -> bool:
         """Whether a weight under a parametrization is one if its parameter has random values."""
@@ -73,7 +78,8 @@ class Weights:
         try:
             with torch.no_grad():
                 parameter.normal_(0, std, generator=generator)
-                found = float(owner().norm() / parameter.norm())
+                size = _size(parameter)
+                found = _size(owner()) / size if size > 0 else 0.0
         finally:
             parameter.data.copy_(kept)
         return 0.1 < found < math.inf
@@ -109,8 +115,13 @@ class Weights:
 
     def again(self, tensor: Tensor) -> Tensor:
         """The tensor computed again from the parameters as they are now."""
+        again: Tensor = self.maker(tensor)()
+        return again
+
+    def maker(self, tensor: Tensor) -> Callable[[], Any]:
+        """What computes the tensor again, as far as is known by now."""
         derived = self._derived.get(id(tensor))
-        return tensor if derived is None else derived[2]()
+        return (lambda: tensor) if derived is None else derived[2]
 
     def has_state(self, name: str) -> bool:
         """Whether a parametrization of the parameter keeps buffers, as a spectral norm does."""
@@ -127,13 +138,17 @@ class Weights:
         if name is None or id(tensor) not in self._derived or _is_fake(tensor):
             return 1.0
         parameter = self._parameter(name)
-        before = self.again(tensor).norm().item()
-        parameter.data.mul_(2)
+        kept = parameter.detach().clone()
+        factor = 2.0 if (2 * kept).isfinite().all() else 0.5
+        before = _size(self.again(tensor))
         try:
-            after = self.again(tensor).norm().item()
+            parameter.data.mul_(factor)
+            after = _size(self.again(tensor))
         finally:
-            parameter.data.div_(2)  # exact, since a power of two
-        return math.log2(after / before) if before > 0 and after > 0 else 1.0
+            parameter.data.copy_(kept)
+        if not (0 < before < math.inf and 0 < after < math.inf):
+            return 1.0
+        return math.log(after / before, factor)
 
     def _parameter(self, name: str) -> nn.Parameter:
         """The parameter of a path, also while torch.func.functional_call has put another there."""
@@ -149,6 +164,12 @@ class Weights:
 
 def _item(again: Callable[[], Any], index: int) -> Any:
     return again()[index]
+
+
+def _size(tensor: Tensor) -> float:
+    """The norm, which may be larger than half precision can hold."""
+    wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+    return float(wide.norm())
 
 
 def _is_fake(tensor: Tensor) -> bool:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from mpelu.activations import TABLE, known_function
-from mpelu.gaussian import leaky_moments, moments, quadrature_moments, to_float64
-from mpelu.graph import elementwise, elementwise_channels, elementwise_function, identity
+from mpelu.gaussian import (
+    leaky_moments,
+    moments,
+    plain_tensors,
+    quadrature_moments,
+    to_float64,
+)
+from mpelu.graph import (
+    elementwise,
+    elementwise_channels,
+    elementwise_function,
+    identity,
+    key_of_module,
+    key_of_value,
+)
 from mpelu.init.values import Value, as_value, average, fit, size_of
 
 _PROBE_STEP = 1e-6
@@ -38,6 +52,41 @@ class Activation:
     """How many channels its parameters are for; 1 if it treats all alike."""
     affine: tuple[Value, Value] | None = None
     """Scale and shift of a function that is no more than that, such as a learned scale."""
+    key: Hashable = None
+    """Equal for functions that are equal, if its family doesn't say it all; None if that can't be
+    told."""
+
+
+_Result = TypeVar("_Result")
+_MOST = 1024
+
+
+def remembered(
+    table: dict[Hashable, _Result],
+    key: Hashable,
+    arguments: tuple[Hashable, ...],
+    calculate: Callable[[], _Result],
+) -> _Result:
+    """What was calculated for this activation and these arguments; without a key, anew.
+
+    A table holds numbers alone, so that no model stays alive, and loses its oldest entries.
+
+    Args:
+        table: of one kind of result.
+        key: of the activation.
+        arguments: all else that decides the result.
+        calculate: what to do where the table has nothing.
+    """
+    place = (key, *arguments)
+    found = table.get(place)
+    if found is None:
+        with plain_tensors():
+            found = calculate()
+        if key is not None:
+            while len(table) >= _MOST:
+                table.pop(next(iter(table)), None)
+            table[place] = found
+    return found
 
 
 def exponential(
@@ -77,13 +126,16 @@ def pointwise(
         dims: number of dimensions it expects.
     """
     found = elementwise_function(function, channels, dims)
-    return None if found is None else _measured(name, found, channels)
+    return None if found is None else _measured(name, found, channels, None)
 
 
-def _measured(name: str, function: Callable[[Tensor], Tensor], channels: int) -> Activation:
+def _measured(
+    name: str, function: Callable[[Tensor], Tensor], channels: int, key: Hashable
+) -> Activation:
     if function is identity:
         return LINEAR
-    points = torch.linspace(-8, 8, 257, dtype=torch.float64).unsqueeze(1).expand(-1, channels)
+    points = torch.linspace(-8, 8, 257, dtype=torch.float64, device="cpu")
+    points = points.unsqueeze(1).expand(-1, channels)
     values = function(points)
     slope, shift = values[-1] - values[-17], values[128]  # over a distance of one, and at zero
     is_affine = torch.allclose(values, slope * points + shift, rtol=1e-6, atol=0)
@@ -93,6 +145,8 @@ def _measured(name: str, function: Callable[[Tensor], Tensor], channels: int) ->
         kinks=_LIKELY_KINKS,
         channels=channels,
         affine=(as_value(slope), as_value(shift)) if is_affine else None,
+        # Values too: a function may also depend on what its module doesn't hold.
+        key=None if key is None else (key, key_of_value(values)),
     )
 
 
@@ -110,10 +164,13 @@ def describe_module(module: nn.Module) -> Activation | None:
     ):
         return exponential(name, known.alpha, known.beta, known.scale)
     function = elementwise(module)
-    return None if function is None else _measured(name, function, elementwise_channels(module))
+    if function is None:
+        return None
+    return _measured(name, function, elementwise_channels(module), key_of_module(module))
 
 
 @lru_cache(maxsize=1024)
+@plain_tensors()
 def _exponential_moments(alpha: float, beta: float, variance: float) -> tuple[float, float]:
     """Of numbers; a deep network asks for the same ones hundreds of times."""
     mean, second = moments(alpha, beta, variance)
@@ -136,7 +193,23 @@ def _moments(
         return scale * means, scale**2 * seconds
     if activation.channels > 1:
         mean, variance = fit(mean, activation.channels), fit(variance, activation.channels)
-    return quadrature_moments(activation.function, mean, variance, activation.kinks, maximum_of)
+
+    def integrate() -> tuple[Tensor, Tensor]:
+        return quadrature_moments(activation.function, mean, variance, activation.kinks, maximum_of)
+
+    if isinstance(mean, Tensor) or isinstance(variance, Tensor):
+        return integrate()
+
+    def calculate() -> tuple[float, float]:
+        first, second = integrate()
+        return first.item(), second.item()
+
+    both = remembered(_other_moments, activation.key, (mean, variance, maximum_of), calculate)
+    first, second = torch.tensor(both, dtype=torch.float64, device="cpu").split(1)
+    return first, second
+
+
+_other_moments: dict[Hashable, tuple[float, float]] = {}
 
 
 def gaussian_moments(
@@ -248,7 +321,7 @@ def _tangent_factor(activation: Activation) -> Value:
         return (1 + activation.slope**2) / 2
     if activation.alpha is not None and activation.beta is not None:
         return activation.scale**2 * (1 + (activation.alpha * activation.beta) ** 2) / 2
-    points = torch.tensor([[-_PROBE_STEP], [0.0], [_PROBE_STEP]], dtype=torch.float64)
+    points = torch.tensor([[-_PROBE_STEP], [0.0], [_PROBE_STEP]], dtype=torch.float64, device="cpu")
     below, value, above = activation.function(points.expand(3, activation.channels))
     left, right = (value - below) / _PROBE_STEP, (above - value) / _PROBE_STEP
     mixed = 2 * value * (right - left) / math.sqrt(2 * math.pi)
@@ -260,7 +333,9 @@ def msra_factor(activation: Activation) -> Value:
     return 0.5 if activation.slope is None else (1 + activation.slope**2) / 2
 
 
-@lru_cache(maxsize=1024)
+_growth_exponents: dict[Hashable, float] = {}
+
+
 def _growth_exponent(activation: Activation, variance: float) -> float:
     step = 1.01
     before, after = (
@@ -281,7 +356,13 @@ def sensitivity(activation: Activation, variance: float) -> float:
         return 1.0
     if activation.alpha is not None and activation.beta is not None:
         return 1.0  # at most, since |f| is below the tangents
-    return _growth_exponent(activation, round(variance, 6) or variance)
+    variance = round(variance, 6) or variance
+    return remembered(
+        _growth_exponents,
+        activation.key,
+        (variance,),
+        lambda: _growth_exponent(activation, variance),
+    )
 
 
 def exact_factor(activation: Activation) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mpelu.activations.elementwise import ElementwiseFunction, exponential, leaky
-from mpelu.init.activations import Activation
+from mpelu.gaussian import plain_tensors
+from mpelu.init.activations import Activation, remembered
 from mpelu.init.values import Value, as_value, average
 
 _STEP = 1e-5
@@ -55,6 +56,7 @@ def as_function(activation: Activation) -> ElementwiseFunction:
 
 # One calculation serves all modules of a shape, however deep the network.
 @lru_cache(maxsize=1024)
+@plain_tensors()
 def _exponential_slope(
     alpha: float, beta: float, scale: float, mean: float, variance: float
 ) -> float:
@@ -62,13 +64,12 @@ def _exponential_slope(
 
 
 @lru_cache(maxsize=1024)
+@plain_tensors()
 def _leaky_slope(slope: float, mean: float, variance: float) -> float:
     return leaky(slope).squared_slope(mean, variance).item()
 
 
-@lru_cache(maxsize=1024)
-def _other_slope(activation: Activation, mean: float, variance: float) -> float:
-    return as_function(activation).squared_slope(mean, variance).mean().item()
+_other_slopes: dict[Hashable, float] = {}
 
 
 def squared_slope(activation: Activation, mean: Value, variance: Value) -> float:
@@ -82,4 +83,8 @@ def squared_slope(activation: Activation, mean: Value, variance: Value) -> float
         return _leaky_slope(slope, mean, variance)
     if isinstance(alpha, float) and isinstance(beta, float):
         return _exponential_slope(alpha, beta, activation.scale, mean, variance)
-    return _other_slope(activation, mean, variance)
+
+    def calculate() -> float:
+        return as_function(activation).squared_slope(mean, variance).mean().item()
+
+    return remembered(_other_slopes, activation.key, (mean, variance), calculate)

@@ -25,7 +25,7 @@ def fill_all_(
     for plan in plans:
         if not plan.is_trained or plan.left:
             continue
-        weight = _writable(plan, parameters)
+        weight = writable(plan, parameters)
         scale = _computed_scale(plan, weight)
         if choice.distribution == "orthogonal":
             is_whole = weight.shape == plan.weight.shape
@@ -55,9 +55,9 @@ def _computed_scale(plan: Plan, parameter: Tensor) -> float:
     return after / before if before > 0 and after > 0 else 1.0
 
 
-def _writable(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> Tensor:
-    """The parameter, or the part of it that a layer uses as its weight."""
+def writable(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> Tensor:
+    """The parameter, or the part of it that layers use as this weight."""
     parameter = parameters[plan.name]
-    weight = plan.weight
+    weight = plan.weight if plan.written is None else plan.written
     is_part = weight is not parameter and weight.numel() < parameter.numel()
     return weight if is_part and weight._base is parameter else parameter

@@ -77,7 +77,7 @@ def initialize_(
         example_inputs: one tensor, a tuple of positional or a dict of keyword arguments. With
             them the moments of the inputs count, pooling knows its sizes, the report has measured
             variances, and weights whose prediction fails are scaled by measurement; the price is
-            two forward passes.
+            two forward passes, and memory for a copy of the model: any error leaves it unchanged.
         method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
             paper's rule; "critical", which keeps the variance of gradients by the weights and
             that of the signal by the biases; "deep", which is critical and orthogonal with shapes
@@ -247,8 +247,9 @@ def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[
     """From shapes alone; inputs are real numbers, or tokens if the model takes no real numbers."""
     shapes = [tuple(input_shape)] if all(isinstance(n, int) for n in input_shape) else input_shape
     errors: list[Exception] = []
-    numbers = tuple(torch.zeros(2, *shape) for shape in shapes)
-    tokens = tuple(torch.zeros(2, *shape, dtype=torch.int64) for shape in shapes)
+    like = next(each for each in model.parameters() if each.is_floating_point())
+    numbers = tuple(like.new_zeros(2, *shape) for shape in shapes)
+    tokens = tuple(each.to(torch.int64) for each in numbers)
     # Some operations know no shapes without values: then the model runs, on nothing but zeros.
     for read in (record_shapes, _record_zeros):
         for inputs in (numbers, tokens):

@@ -42,7 +42,7 @@ def _share(
     reach = [step * (width - 1) + 1 for step, width in zip(dilation, kernel, strict=True)]
     if any(size + sum(zeros) < each for zeros, each in zip(padding, reach, strict=True)):
         return 0.0
-    ones = tuple(torch.ones(size, dtype=torch.float64) for _ in kernel)
+    ones = tuple(torch.ones(size, dtype=torch.float64, device="cpu") for _ in kernel)
     return padded(ones, kernel, stride, dilation, padding)[1]
 
 
@@ -51,8 +51,9 @@ def spread_share(layer: Layer, profile: Profile, shape: torch.Size) -> float:
     share = 1.0
     for axis, values in enumerate(profile):
         size, taps, stride = shape[axis + 2], layer.kernel[axis], layer.stride[axis]
-        starts = torch.arange(values.numel()).unsqueeze(1) * stride - layer.padding[axis][0]
-        places = starts + torch.arange(taps) * layer.dilation[axis]
+        starts = torch.arange(values.numel(), device="cpu").unsqueeze(1) * stride
+        taken = torch.arange(taps, device="cpu") * layer.dilation[axis]
+        places = starts - layer.padding[axis][0] + taken
         reached = ((places >= 0) & (places < size)).sum().item()
         share *= reached / size * stride / taps
     return share

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from mpelu.graph import (
     tensors_in,
     unchanged,
 )
+from mpelu.init.filling import writable
 from mpelu.init.layers import layer_of
 from mpelu.init.model import variance_of
 from mpelu.init.operations import is_known
@@ -55,8 +57,7 @@ def measure_(
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     parameters = dict(model.named_parameters())
-    planned = {id(parameters[plan.name]) for plan in plans}
-    planned |= {id(plan.bias) for plan in plans if plan.offset}
+    planned = _written(plans, parameters) | {id(plan.bias) for plan in plans if plan.offset}
 
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
         layer = layer_of(call)
@@ -116,8 +117,8 @@ def balance_gradients_(
     if last is None or not free:
         return set()
     parameters = dict(model.named_parameters())
-    chosen = [parameters[plan.name] for plan in [last, *[plans[index] for index in free]]]
-    norms = _gradient_norms(model, inputs, chosen)
+    chosen = [last, *(plans[index] for index in free)]
+    norms = _gradient_norms(model, inputs, chosen, parameters, _written(plans, parameters))
     scaled: set[int] = set()
     for index, norm in zip(free, norms[1:], strict=False):
         if not (norm > 0 and norms[0] > 0):
@@ -129,7 +130,7 @@ def balance_gradients_(
             continue
         plan = plans[index]
         with torch.no_grad():
-            parameters[plan.name].mul_(factor)
+            writable(plan, parameters).mul_(factor)
         plan.std = plan.std * factor
         plan.predicted = (plan.predicted or 0.0) * factor**2
         scaled.add(index)
@@ -139,11 +140,43 @@ def balance_gradients_(
 
 
 def _gradient_norms(
-    model: nn.Module, inputs: Inputs, parameters: Sequence[nn.Parameter]
+    model: nn.Module,
+    inputs: Inputs,
+    plans: Sequence[Plan],
+    parameters: Mapping[str, nn.Parameter],
+    written: set[int],
 ) -> list[float]:
-    """Of each parameter along a random direction; none if the model has no backward pass."""
+    """Of each plan's weight along a random direction; none if the model has no backward pass."""
+    norms = [0.0] * len(plans)
+    by_name: dict[str, list[int]] = {}
+    for index, plan in enumerate(plans):
+        by_name.setdefault(plan.name, []).append(index)
+
+    @torch.no_grad()
+    def note(name: str, gradient: Tensor) -> Tensor | None:
+        whole, parts = (
+            parameters[name],
+            [writable(plans[index], parameters) for index in by_name[name]],
+        )
+        laid = gradient
+        if any(part is not whole for part in parts):
+            laid = torch.empty_like(whole).copy_(
+                gradient
+            )  # views of it are laid as those of weights
+        for index, part in zip(by_name[name], parts, strict=True):
+            offset = part.storage_offset() - whole.storage_offset()
+            own = gradient if part is whole else laid.as_strided(part.shape, part.stride(), offset)
+            norms[index] = own.norm().item()
+        if gradient.layout != torch.strided:
+            return None
+        return gradient.new_zeros(()).expand_as(gradient)  # so that no more than one is kept
+
     args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
-    with unchanged(list(model.modules())), evaluating(model.modules()), torch.enable_grad():
+    with (
+        unchanged(list(model.modules()), written=written),
+        evaluating(model.modules()),
+        torch.enable_grad(),
+    ):
         outputs = [
             tensor
             for tensor in tensors_in(model(*args, **kwargs))
@@ -152,12 +185,25 @@ def _gradient_norms(
         if not outputs:
             return []
         generator = torch.Generator().manual_seed(0)
-        direction = torch.randn(outputs[0].shape, generator=generator).to(outputs[0])
+        drawn = torch.randn(
+            outputs[0].shape, generator=generator, dtype=torch.float32, device="cpu"
+        )
+        direction = drawn.to(outputs[0])
+        hooks = [parameters[name].register_hook(partial(note, name)) for name in by_name]
+        chosen = [parameters[name] for name in by_name]
         try:
-            gradients = torch.autograd.grad(outputs[0], parameters, direction, allow_unused=True)
+            torch.autograd.grad(outputs[0], chosen, direction, allow_unused=True)
         except RuntimeError:  # a model that only evaluates may change what autograd needs
             return []
-    return [0.0 if each is None else each.norm().item() for each in gradients]
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return norms
+
+
+def _written(plans: Sequence[Plan], parameters: Mapping[str, nn.Parameter]) -> set[int]:
+    """Ids of the parameters that plans write; a pass needs no copy of them."""
+    return {id(parameters[plan.name]) for plan in plans if plan.is_trained and not plan.left}
 
 
 def _is_uneven(output: Tensor) -> bool:

@@ -60,7 +60,9 @@ def fill_orthogonal_(
     columns = weight.size(1) if is_delta else weight[0].numel()
     matrices = _orthogonal(groups, rows, columns, weight, generator)
     scale = (weight.numel() / groups / min(rows, columns)) ** 0.5
-    factors = std if isinstance(std, Tensor) else torch.tensor([std], dtype=torch.float64)
+    factors = (
+        std if isinstance(std, Tensor) else torch.tensor([std], dtype=torch.float64, device="cpu")
+    )
     matrices = matrices * (scale * factors).to(matrices).reshape(-1, 1, 1)
     if is_delta:
         size = math.prod(weight.shape[2:])

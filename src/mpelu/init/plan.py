@@ -51,8 +51,11 @@ class Plan:
     predicted: float | None
     """Variance of the layer's output; None if it can't be observed."""
     doubts: tuple[str, ...] = ()
+    written: Tensor | None = None
+    """The widest of the uses that share elements; None for `weight`."""
     is_free: bool = False
-    """Whether the layer's output goes to a norm, so that its scale doesn't change the signal."""
+    """Whether all that the weight computes goes to norms, so that its scale doesn't change the
+    signal."""
     is_computed: bool = False
     """Whether the weight is computed from the parameter."""
     is_fixed: bool = False

@@ -41,7 +41,7 @@ from mpelu.init.plan import (
     Plan,
 )
 from mpelu.init.recurrent import recurrent_plans
-from mpelu.init.reuse import Key, keys_of
+from mpelu.init.reuse import Key, taken_elsewhere, uses_of
 from mpelu.init.rules import GAUSSIAN_STD, fan_of
 from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
 from mpelu.init.tailoring import Tailoring
@@ -81,7 +81,7 @@ class Planner:
         self.layers = [layer_of(call) for call in calls]
         """Of every call that runs one."""
         self._shapes = [call.shape for call in calls]
-        self._keys = keys_of(self.layers, weights)
+        self._keys, self._widest, self._entangled = uses_of(self.layers, weights)
         self._all_uses = Counter(self._keys)
         self._uses: Counter[Key] = Counter()
         """So far."""
@@ -119,7 +119,20 @@ class Planner:
                 signal = replace(signal, layer=None)
             self.signals.append(signal)
             self._profiles.append(profile)
+        if self._mode == "balanced" and self._knows_shapes:
+            self._free()
         return [plan for plans in self._plans.values() for plan in plans]
+
+    def _free(self) -> None:
+        """Notes which weights end in a norm wherever they are used."""
+        kept = self._entangled | taken_elsewhere(self._calls, self.layers, self._weights)
+        free: dict[Key, bool] = {}
+        for index, key in enumerate(self._keys):
+            if key is not None and free.get(key, True):
+                ends = ends_in_norm(index, self._calls, self._consumers)
+                free[key] = ends and key[0] not in kept
+        for key, plan in self._of_weight.items():
+            plan.is_free = free.get(key, False)
 
     def _is_hooked(self, call: Call) -> bool:
         """Whether a hook, which torch.fx doesn't show, may change what a module returns."""
@@ -153,9 +166,7 @@ class Planner:
                 std,
                 0.0,
                 self._doubts(signal),
-                is_free=self._mode == "balanced"
-                and self._knows_shapes
-                and ends_in_norm(index, self._calls, self._consumers),
+                written=self._widest[key] if isinstance(std, float) else None,
                 is_computed=self._weights.is_computed(layer.weight),
                 bias_std=math.sqrt(bias_variance),
                 groups=layer.groups if layer.is_standard else 1,

@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
+from mpelu.gaussian import plain_tensors
 from mpelu.graph import Call, Weights
 from mpelu.init.activations import LINEAR
 from mpelu.init.outputs import TARGET, deviation
@@ -21,6 +22,7 @@ _FED_BY_INPUT = ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")
 
 
 @lru_cache(maxsize=4)
+@plain_tensors()
 def hidden_second(kind: str) -> float:
     """E[h^2] of a recurrent layer whose gates each see a sum of unit variance.
 
@@ -32,9 +34,9 @@ def hidden_second(kind: str) -> float:
     generator = torch.Generator().manual_seed(0)
 
     def sums() -> torch.Tensor:
-        return torch.randn(_UNITS, generator=generator)
+        return torch.randn(_UNITS, generator=generator, dtype=torch.float32)
 
-    hidden = cell = torch.zeros(_UNITS)
+    hidden = cell = torch.zeros(_UNITS, dtype=torch.float32)
     for _ in range(_STEPS):
         if kind == "LSTM":
             cell = torch.sigmoid(sums()) * cell + torch.sigmoid(sums()) * torch.tanh(sums())

@@ -9,7 +9,7 @@ the target, C_f(0), wherever in the network they are closest.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,8 +18,9 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mpelu.activations.elementwise import ElementwiseFunction, leaky
+from mpelu.gaussian import plain_tensors
 from mpelu.graph import Call
-from mpelu.init.activations import Activation
+from mpelu.init.activations import Activation, remembered
 from mpelu.init.critical import as_function
 from mpelu.init.layers import Layer
 from mpelu.init.operations import added_signals
@@ -180,15 +181,20 @@ def _map_of(activation: Activation, critical: bool) -> Map:
         return _leaky_map(average(activation.slope), critical)
     if activation.alpha is not None and activation.beta is not None:
         return exponential_map(average(activation.alpha), average(activation.beta), critical)
-    return _other_map(activation, critical)
+    return remembered(
+        _other_maps, activation.key, (critical,), lambda: _other_map(activation, critical)
+    )
 
 
 @lru_cache(maxsize=256)
+@plain_tensors()
 def _leaky_map(slope: float, critical: bool) -> Map:
     return tabulated_map(leaky(slope), critical)
 
 
-@lru_cache(maxsize=256)
+_other_maps: dict[Hashable, Map] = {}
+
+
 def _other_map(activation: Activation, critical: bool) -> Map:
     function = as_function(activation)
     if function.channels > 1:  # the first channel stands for all

@@ -93,7 +93,11 @@ def constant_signal(value: float | Tensor) -> Signal:
         number = as_value(values)
         channels = values.numel() if values.numel() > 1 else None
         return Signal(number, 0.0, number**2, (), channels)
-    return Signal(float(value), 0.0, float(value) ** 2, ())
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):  # part of a shape that is put together
+        return Signal(0.0, 1.0, 1.0, ())
+    return Signal(number, 0.0, number**2, ())
 
 
 def unknown_signal(call: Call, inputs: Sequence[Signal] = ()) -> Signal:
@@ -271,7 +275,7 @@ Along one axis this is a convolution with ones; over the axes of a map it is the
 
 def flat(shape: torch.Size | None) -> Profile:
     """The same everywhere; without axes where the shape is not known."""
-    return tuple(torch.ones(size, dtype=torch.float64) for size in (shape or ())[2:])
+    return tuple(torch.ones(size, dtype=torch.float64, device="cpu") for size in (shape or ())[2:])
 
 
 def padded(
@@ -285,7 +289,7 @@ def padded(
     share = 1.0
     axes = []
     for axis, values in enumerate(profile):
-        ones = torch.ones(1, 1, kernel[axis], dtype=torch.float64)
+        ones = torch.ones(1, 1, kernel[axis], dtype=torch.float64, device="cpu")
         reached = F.conv1d(
             F.pad(values, padding[axis]).view(1, 1, -1),
             ones / ones.numel(),

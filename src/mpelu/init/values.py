@@ -21,7 +21,7 @@ def as_value(value: float | Tensor) -> Value:
     numbers: list[float] = whole.detach().reshape(-1).tolist()
     if numbers.count(numbers[0]) == len(numbers):
         return numbers[0]
-    return torch.tensor(numbers, dtype=torch.float64)
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
 def average(value: Value) -> float:
@@ -35,7 +35,7 @@ def size_of(value: Value) -> int:
 def fit(value: Value, size: int) -> Tensor:
     """One number for each of `size` channels; flattened maps repeat theirs, else the mean."""
     if not isinstance(value, Tensor):
-        return torch.full((size,), value, dtype=torch.float64)
+        return torch.full((size,), value, dtype=torch.float64, device="cpu")
     if value.numel() == size:
         return value
     if size % value.numel() == 0:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mpelu.activations.elementwise import ElementwiseFunction
-from mpelu.gaussian import HALVINGS, gaussian_nodes, leaky_moments, quadrature_moments, to_float64
+from mpelu.gaussian import HALVINGS, gaussian_nodes, leaky_moments, quadrature_mean, to_float64
 from mpelu.slopes import exponential_mean, exponential_slope, normal_cdf
 
 _FINE = 36
@@ -130,7 +130,7 @@ def _expected(
         given,
         to_float64(mean).reshape(-1),
         to_float64(variance).reshape(-1),
-        torch.empty(function.channels),
+        torch.empty(function.channels, device="cpu"),
     )
     sigma = spread.sqrt()
     rest = (1 - c) * (1 + c)
@@ -194,5 +194,5 @@ def _by_quadrature(
                 flat = y.reshape(-1, 1).expand(-1, function.channels)
                 return apply(flat)[:, index].reshape(y.shape)
 
-        columns.append(quadrature_moments(chosen, column, variance[index], kinks)[0])
+        columns.append(quadrature_mean(chosen, column, variance[index], kinks))
     return torch.stack(columns, 1)

@@ -15,6 +15,7 @@ from functools import lru_cache
 import torch
 
 from mpelu.activations.elementwise import ElementwiseFunction, exponential
+from mpelu.gaussian import plain_tensors
 from mpelu.theory.correlation import covariance
 
 _DEGREE = 24
@@ -49,7 +50,7 @@ def tabulated_map(
         >>> round(tabulated_map(describe(torch.nn.ReLU()))(0.0), 6)
         0.31831
     """
-    angles = (torch.arange(_DEGREE, dtype=torch.float64) + 0.5) * math.pi / _DEGREE
+    angles = (torch.arange(_DEGREE, dtype=torch.float64, device="cpu") + 0.5) * math.pi / _DEGREE
     roots = (1 + angles.cos()) / 2
     first, second = function.moments(mean)
     added = 2 * offset * first + offset**2
@@ -57,7 +58,7 @@ def tabulated_map(
     if critical:
         share = (second / function.squared_slope()).clamp(max=1.0)
         values = share * values + (1 - share)
-    orders = torch.arange(_DEGREE, dtype=torch.float64).unsqueeze(1)
+    orders = torch.arange(_DEGREE, dtype=torch.float64, device="cpu").unsqueeze(1)
     coefficients = 2 / _DEGREE * (torch.cos(orders * angles) * values).sum(1)
     coefficients[0] /= 2
     reversed_terms = coefficients.flip(0).tolist()
@@ -73,6 +74,7 @@ def tabulated_map(
 
 
 @lru_cache(maxsize=256)
+@plain_tensors()
 def exponential_map(alpha: float, beta: float, critical: bool = False) -> Map:
     """`tabulated_map` of MPELU, calculated once for each shape."""
     return tabulated_map(exponential(alpha, beta), critical)

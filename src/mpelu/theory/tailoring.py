@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mpelu.activations.elementwise import exponential
+from mpelu.gaussian import plain_tensors
 from mpelu.slopes import (
     exponential_mean,
     normal_cdf,
@@ -54,6 +55,7 @@ class Tailored:
 
 
 @lru_cache(maxsize=64)
+@plain_tensors()
 def _map(found: Tailored) -> Map:
     return tabulated_map(
         exponential(1 / found.beta, found.beta), mean=found.shift, offset=found.offset
@@ -61,6 +63,7 @@ def _map(found: Tailored) -> Map:
 
 
 @lru_cache(maxsize=64)
+@plain_tensors()
 def tailored(depth: int, tau: float = TAU) -> Tailored:
     """The shape for a chain of so many activations.
 

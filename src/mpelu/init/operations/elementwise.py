@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import mpelu.functional
-from mpelu.graph import Call, Ref, substitute
+from mpelu.graph import Call, Ref, key_of_value, substitute
 from mpelu.init.activations import (
     Activation,
     exponential,
@@ -42,7 +42,14 @@ def elementwise(step: Step, probe: bool = False) -> Signal | None:
         dims = 4 if call.shape is None else max(2, len(call.shape))
         activation = pointwise(call.name, on_tensor, channels, dims)
     else:
-        activation = Activation(call.name, lambda y: on_tensor(y.clone()), kinks=_KINKS)
+        # A function with a rule is torch's own, so that it and its other arguments say all.
+        given = key_of_value(substitute([call.args, call.kwargs], Ref, lambda _: "input"))
+        activation = Activation(
+            call.name,
+            lambda y: on_tensor(y.clone()),
+            kinks=_KINKS,
+            key=None if given is None else (function, given),
+        )
     if activation is None:
         return None
     after = activated(step.first, call.name, activation, step.factor)
@@ -148,4 +155,4 @@ def _gated(step: Step) -> Signal:
     return multiplied(mixed(step.first), gate)
 
 
-_SIGMOID = Activation("sigmoid", torch.sigmoid)
+_SIGMOID = Activation("sigmoid", torch.sigmoid, key=torch.sigmoid)
