@@ -45,6 +45,8 @@ GROUPS = ("common options", "data", "network", "optimization", "execution")
 _COMMON, _DATA, _NETWORK, _OPTIMIZATION, _EXECUTION = GROUPS
 
 FINGERPRINT_VERSION = 2
+CONSTANT_WARMUP_LR = 0.01
+"""Learning rate of a warm-up in run folders up to schema 3, which had no other way to warm up."""
 _LARGEST = 10**9
 """Bound on numbers without a bound of their own, so that products fit in float32 and int64."""
 
@@ -224,11 +226,13 @@ class Config:
         0.1, "factor applied to the learning rate at each milestone", _OPTIMIZATION, above=0
     )
     warmup: int = _field(
-        0, "epochs (or iterations) of warm-up", _OPTIMIZATION, label="warm-up", least=0
-    )
-    warmup_lr: float = _field(
-        0.01, "learning rate during warm-up", _OPTIMIZATION, label="warm-up learning rate", above=0
-    )
+        0, "epochs (or iterations) of warm-up, in which the learning rate rises linearly from 0 to "
+        "--lr", _OPTIMIZATION, label="warm-up", least=0,
+    )  # fmt: skip
+    warmup_lr: float | None = _field(
+        None, "constant learning rate during warm-up, instead of a rising one", _OPTIMIZATION,
+        label="constant warm-up learning rate", above=0,
+    )  # fmt: skip
     momentum: float = _field(
         0.9, "momentum of sgd, beta1 of adamw", _OPTIMIZATION, least=0, below=1
     )
@@ -376,14 +380,18 @@ class Config:
                 if name in _FIELDS_1
             }
             values["test_every"] = self.test_interval
+            values["warmup_lr"] = self.warmup_lr or CONSTANT_WARMUP_LR
             text = json.dumps(values, sort_keys=True)
         else:
+            unsaid = _DEFAULTS
+            if self.warmup:  # it was constant by default up to schema 3
+                unsaid = {**_DEFAULTS, "warmup_lr": CONSTANT_WARMUP_LR}
             text = json.dumps(
                 {
                     name: getattr(self, name)
                     for name, info in FIELDS.items()
                     if info.decides and not info.is_length
-                    if getattr(self, name) != _DEFAULTS[name]
+                    if getattr(self, name) != unsaid[name]
                 },
                 sort_keys=True,
             )

@@ -57,9 +57,9 @@ class Schedule:
     def lr(self, step: int) -> float:
         """Learning rate of a step, before multipliers."""
         config, done = self.config, (step - 1) // self._unit
-        if done < config.warmup:
-            return config.warmup_lr
         before = config.warmup * self._unit
+        if step <= before:
+            return config.lr * (step / before) if config.warmup_lr is None else config.warmup_lr
         progress = (step - 1 - before) / max(1, self.steps - before)
         if config.schedule in SCHEDULES:
             rule = SCHEDULES[config.schedule]
