@@ -81,7 +81,7 @@ def test_resumed_again_from_a_checkpoint_of_the_new_format(interrupted: Path) ->
     assert json.loads((interrupted / "config.json").read_text())["schema"] == folder.SCHEMA
 
 
-def test_a_run_of_schema_3_keeps_its_constant_warm_up(tmp_path: Path) -> None:
+def test_a_run_of_schema_3_keeps_its_constant_warm_up_and_its_weight_decay(tmp_path: Path) -> None:
     run = Path(shutil.copytree(FOLDERS / "version3-interrupted", tmp_path / "run"))
     before = (run / "metrics.jsonl").read_bytes()
     assert folder.read_config(run).warmup_lr == 0.01
@@ -89,6 +89,9 @@ def test_a_run_of_schema_3_keeps_its_constant_warm_up(tmp_path: Path) -> None:
     assert (run / "metrics.jsonl").read_bytes().startswith(before)
     steps = folder.read(run).steps
     assert [row["lr"] for row in steps] == [0.01] * 10 + [0.001] * 5
+    # So does AdamW's weight decay of alpha and beta, which new runs don't have.
+    contents = checkpoint.load(checkpoint.path_of(run, 15))
+    assert [group["weight_decay"] for group in contents["optimizer"]["param_groups"]] == [0.05] * 2
     # Written anew as schema 4, it can be read and extended again.
     assert folder.read_schema(run) == 4
     assert resume(run, changes={"epochs": 4}).step == 20

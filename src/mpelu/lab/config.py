@@ -242,9 +242,10 @@ class Config:
         5.0, "learning rate multiplier of alpha, beta and the like", _OPTIMIZATION,
         label="learning rate multiplier of alpha and beta", least=0,
     )  # fmt: skip
-    activation_decay_mult: float = _field(
-        1.0, "weight decay multiplier of alpha, beta and PReLU's slopes", _OPTIMIZATION,
+    activation_decay_mult: float | None = _field(
+        None, "weight decay multiplier of alpha, beta and PReLU's slopes", _OPTIMIZATION,
         label="weight decay multiplier of alpha and beta", least=0,
+        unset="1 for sgd, 0 where weight decay is decoupled, as for adamw",
     )  # fmt: skip
     beta_decay_mult: float | None = _field(
         None, "weight decay multiplier of beta", _OPTIMIZATION,
@@ -315,8 +316,9 @@ class Config:
                 object.__setattr__(self, name, os.fspath(value))
         _check("optimizer", self.optimizer, FIELDS["optimizer"])
         optimizer = find_optimizer(self.optimizer)
-        if self.lr is None:  # stands for the optimizer's default
-            object.__setattr__(self, "lr", optimizer.lr)
+        for name in ("lr", "activation_decay_mult"):
+            if getattr(self, name) is None:  # stands for the optimizer's default
+                object.__setattr__(self, name, getattr(optimizer, name))
         for name, info in FIELDS.items():
             _check(name, getattr(self, name), info)
         if self.epochs is None and self.iterations is None:
@@ -383,9 +385,10 @@ class Config:
             values["warmup_lr"] = self.warmup_lr or CONSTANT_WARMUP_LR
             text = json.dumps(values, sort_keys=True)
         else:
-            unsaid = _DEFAULTS
-            if self.warmup:  # it was constant by default up to schema 3
-                unsaid = {**_DEFAULTS, "warmup_lr": CONSTANT_WARMUP_LR}
+            # The defaults of before: warm-up had a constant rate, and adamw decayed activations.
+            unsaid = {**_DEFAULTS, "activation_decay_mult": 1.0}
+            if self.warmup:
+                unsaid["warmup_lr"] = CONSTANT_WARMUP_LR
             text = json.dumps(
                 {
                     name: getattr(self, name)
