@@ -260,7 +260,9 @@ def test_adamw_keeps_the_shape_of_mpelu() -> None:
 
 def test_large_decay_warns_unless_the_optimizer_or_the_multiplier_is_given() -> None:
     values: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.05}
-    with pytest.warns(UserWarning, match="give optimizer=torch.optim.AdamW .* or decay_mult") as all:
+    with pytest.warns(
+        UserWarning, match="give optimizer=torch.optim.AdamW .* or decay_mult"
+    ) as all:
         param_groups(network(), **values)
     assert [each.filename for each in all] == [__file__]
     with warnings.catch_warnings():
@@ -314,7 +316,10 @@ def closure_needed(groups: Any, lr: float) -> torch.optim.Optimizer:
         ("adamw", "expected optimizer to be a class such as torch.optim.AdamW, got 'adamw'"),
         (torch.optim.AdamW(network().parameters()), "such as torch.optim.AdamW, got 'AdamW'"),
         (closure_needed, "optimizer can't take a step on parameter groups .*closure.*; leave it"),
-        (lambda groups: None, r"optimizer can't take a step on parameter groups \(.*; leave it out"),
+        (
+            lambda groups: None,
+            r"optimizer can't take a step on parameter groups \(.*; leave it out",
+        ),
     ],
 )
 def test_what_is_no_optimizer_is_told_in_one_line(optimizer: Any, message: str) -> None:

@@ -175,9 +175,7 @@ def param_groups(
     return list(groups.values())
 
 
-def _has_decoupled_decay(
-    optimizer: Callable[..., torch.optim.Optimizer], model: nn.Module
-) -> bool:
+def _has_decoupled_decay(optimizer: Callable[..., torch.optim.Optimizer], model: nn.Module) -> bool:
     """Whether weight decay shrinks weights by itself instead of being added to gradients.
 
     SGD without momentum does both at once. It counts as coupled, as it is in the paper.

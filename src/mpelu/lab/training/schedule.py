@@ -93,6 +93,11 @@ class Schedule:
         """Whether the mean training loss and error start anew after the step."""
         return self.position(step) == 0 if self.config.iterations is None else self.tests(step)
 
+    def writes(self, step: int) -> bool:
+        """Whether something is written after the step that needs the sums of the steps so far."""
+        due = (self.logs, self.saves, self.snapshots, self.resets_means)
+        return any(each(step) for each in due)
+
     def snapshots(self, step: int) -> bool:
         """Whether the activations' parameters are recorded after the step."""
         if step in (0, self.steps):
