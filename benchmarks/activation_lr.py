@@ -54,8 +54,8 @@ def train(case: Case, data: Dataset, epochs: int) -> dict[str, Any]:
     model = mpelu.models.create(
         "resnet-20", activation="mpelu", in_channels=data.channels, width=8, num_classes=10
     )
-    groups = mpelu.param_groups(
-        model, lr=case.lr, weight_decay=case.weight_decay, lr_mult=case.lr_mult
+    groups = mpelu.param_groups(  # alpha and beta are decayed, with SGD and AdamW alike
+        model, lr=case.lr, weight_decay=case.weight_decay, lr_mult=case.lr_mult, decay_mult=1.0
     )
     optimizer = (
         torch.optim.AdamW(groups, lr=case.lr)

@@ -35,8 +35,11 @@ def main() -> None:
     mpelu.convert(model, x[:64])
     mpelu.init.initialize_(model, x[:64], method="exact")
     # alpha and beta learn at five times the rate, and the schedule keeps it so.
-    groups = mpelu.param_groups(model, lr=2e-3, weight_decay=1e-2, no_decay_norm_bias=True)
-    optimizer = torch.optim.AdamW(groups)
+    adamw = torch.optim.AdamW
+    groups = mpelu.param_groups(
+        model, lr=2e-3, weight_decay=1e-2, optimizer=adamw, no_decay_norm_bias=True
+    )
+    optimizer = adamw(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
     for epoch in range(EPOCHS):
         total = 0.0

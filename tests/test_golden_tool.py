@@ -225,7 +225,7 @@ def test_a_case_gets_a_line_and_a_verdict(
     sides = [golden.Side(name, tmp_path, tmp_path / name, {}) for name in ("old", "new")]
     assert golden.check("eval-inspect", sides) == verdict
     printed = capsys.readouterr().out
-    assert printed.startswith(f"eval-inspect   {verdict}: ")
+    assert printed.startswith(f"eval-inspect    {verdict}: ")
     assert printed.count("\n") == 1
 
 
@@ -259,6 +259,13 @@ def test_each_side_runs_its_own_source_and_words(
         golden.run("interrupt train", (old, new), "other")
     with pytest.raises(golden.CannotRun, match=r"abc: train .* code 1: mpelu: error: no option"):
         golden.run("train --bad", (old, new), "case")
+
+
+def test_a_flag_that_the_old_commit_lacks_is_left_out_there_with_its_values() -> None:
+    words = "train --out run --new-list 1 -2 --new-switch --old 3 --quiet".split()
+    lacking = {"--new-list": "", "--new-switch": "", "--old": "--older"}
+    assert golden.spelled(words, lacking) == "train --out run --older 3 --quiet".split()
+    assert golden.spelled(words, {}) == words
 
 
 def test_an_unknown_commit_ends_with_2_in_one_line(

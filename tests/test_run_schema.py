@@ -1,7 +1,8 @@
 """Run folders of older schemas are read as if they were new; newer ones are refused.
 
 run_folders/version1-* were written by the first version: one finished, one interrupted after step
-7 of 200, in the middle of an epoch.
+7 of 200, in the middle of an epoch. version3-interrupted is of schema 3: AdamW with two epochs of
+warm-up and weight decay 0.05, interrupted after step 7 of 15.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,39 @@ def test_resumed_again_from_a_checkpoint_of_the_new_format(interrupted: Path) ->
     assert checkpoint.load(checkpoint.path_of(interrupted, 205))["format"] == checkpoint.FORMAT
     assert resume(interrupted, changes={"epochs": 42}).step == 210
     assert json.loads((interrupted / "config.json").read_text())["schema"] == folder.SCHEMA
+
+
+def test_a_run_of_schema_3_keeps_its_constant_warm_up_and_its_weight_decay(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(FOLDERS / "version3-interrupted", tmp_path / "run"))
+    before = (run / "metrics.jsonl").read_bytes()
+    assert folder.read_config(run).warmup_lr == 0.01
+    assert (resume(run).state, resume(run).step) == ("finished", 15)
+    assert (run / "metrics.jsonl").read_bytes().startswith(before)
+    steps = folder.read(run).steps
+    assert [row["lr"] for row in steps] == [0.01] * 10 + [0.001] * 5
+    # So does AdamW's weight decay of alpha and beta, which new runs don't have.
+    contents = checkpoint.load(checkpoint.path_of(run, 15))
+    assert [group["weight_decay"] for group in contents["optimizer"]["param_groups"]] == [0.05] * 2
+    # Written anew as schema 4, it can be read and extended again.
+    assert folder.read_schema(run) == 4
+    assert resume(run, changes={"epochs": 4}).step == 20
+
+
+def test_what_a_run_of_schema_3_says_without_warm_up_is_what_a_new_one_says(tmp_path: Path) -> None:
+    values = asdict(Config(model="resnet-8", epochs=2))
+    old = folder.migrate_config({**values, "schema": 3, "warmup_lr": 0.01})
+    assert old == values
+    # A value that was given stays, because checkpoints tell of it.
+    kept = folder.migrate_config({**values, "schema": 3, "warmup_lr": 0.5})
+    assert kept["warmup_lr"] == 0.5
+    # What a user writes has no schema.
+    assert Config.from_values(folder.migrate_config({"warmup": 2})).warmup_lr is None
+    assert Config.from_values(folder.migrate_config({"warmup": 2, "warmup_lr": 0.01})).warmup_lr
+
+
+def test_a_checkpoint_tells_a_rising_warm_up_from_a_constant_one() -> None:
+    names = {Config(warmup=2, warmup_lr=rate).fingerprint() for rate in (None, 0.01, 0.02)}
+    assert len(names) == 3
 
 
 def test_a_checkpoint_of_other_settings_is_still_told_apart(interrupted: Path) -> None:
@@ -151,7 +186,7 @@ def test_an_unknown_schema_is_refused_in_one_line(
 def test_what_is_no_schema_is_refused(finished: Path, schema: object) -> None:
     path = finished / "config.json"
     path.write_text(json.dumps({"schema": schema, **json.loads(path.read_text())}))
-    with pytest.raises(UserError, match="expected a schema from 1 to 3, got"):
+    with pytest.raises(UserError, match="expected a schema from 1 to 4, got"):
         folder.read(finished)
 
 

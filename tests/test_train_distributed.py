@@ -42,7 +42,8 @@ import torch
 torch.set_num_threads(1)
 from mpelu.lab.errors import UserError
 from mpelu.lab.config import Config
-from mpelu.lab.training.display import Lines
+from mpelu.lab.training.display import Display, Lines
+from mpelu.lab.training.distributed import World
 from mpelu.lab.training.launch import resume, train
 from mpelu.lab.training.trainer import Trainer
 
@@ -63,11 +64,29 @@ stopped = train(stochastic, folder / "broken")
 Trainer._after_step = after
 resumed = resume(folder / "broken")
 
+# The CPU taken for a device whose values can't be read without waiting, as a GPU.
+World.reads_freely = property(lambda world: False)
+reduce, reductions = torch.distributed.all_reduce, []
+def counted(*args):
+    reductions[-1] += 1
+    reduce(*args)
+torch.distributed.all_reduce = counted
+class Counting(Display):
+    def step(self, progress):
+        reductions.append(0)
+reductions.append(0)
+train(stochastic, folder / "late", display=Counting() if rank == 0 else None)
+Trainer._after_step = signalling
+stopped_late = train(stochastic, folder / "stopped-late")
+Trainer._after_step = after
+
 try:
     resume(folder / "held")
 except UserError as error:
     refused = str(error)
 report = {"exit": stopped.exit_code, "step": stopped.step, "refused": refused}
+report["late"] = [stopped_late.exit_code, stopped_late.step]
+report["reductions"] = reductions
 report["errors"] = [resumed.test_error, resumed.best_error]
 (folder / f"report-{rank}.json").write_text(json.dumps(report))
 torch.distributed.destroy_process_group()
@@ -119,6 +138,16 @@ def test_a_signal_to_one_stops_both_and_they_go_on_to_the_same_end(folder: Path)
     whole, broken = final(folder / "whole"), final(folder / "broken")
     assert whole["metrics.jsonl"] == broken["metrics.jsonl"]
     assert whole["model.safetensors"] == broken["model.safetensors"]
+
+
+def test_processes_exchange_losses_and_signals_only_where_a_gpu_is_read(folder: Path) -> None:
+    reports = [json.loads((folder / f"report-{rank}.json").read_text()) for rank in (0, 1)]
+    by_step = enumerate(reports[0]["reductions"][:10], 1)  # a test's is with the step after it
+    assert [step for step, count in by_step if count] == [4, 5, 6, 8, 10]
+    whole, late = final(folder / "whole"), final(folder / "late")
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert whole[name] == late[name]
+    assert [report["late"] for report in reports] == [[143, 8]] * 2
 
 
 def test_what_the_main_process_refuses_ends_all(folder: Path) -> None:

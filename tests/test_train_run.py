@@ -254,7 +254,7 @@ def test_every_setting_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[
         "msra, fan_out, linear layers with standard deviation 0.01",
         "padded by 4 pixels, random 8 x 8 crop, random horizontal flip",
         "momentum 0.9, Nesterov", "with learning rate x 5, weight decay x 1", "rate x 0.1,",
-        "milestones 2, gamma 0.1, warm-up 1, warm-up learning rate 0.01", "15 steps in 3 epochs",
+        "milestones 2, gamma 0.1, warm-up 1, momentum 0.9", "15 steps in 3 epochs",
         "precision fp32", "cpu, 1 thread,", "test error",
     ):  # fmt: skip
         assert expected in output, expected
@@ -275,6 +275,35 @@ def test_groups_and_their_counts() -> None:
     assert total == sum(p.numel() for p in model.parameters())
     set_lr(sgd, 0.5)
     assert {group["lr"] for group in sgd.param_groups} == {0.5, 2.5, 0.05}
+
+
+def multipliers(**values: Any) -> set[tuple[float, float]]:
+    """Learning rate and weight decay of each group, as multiples of the config's."""
+    config = small(weight_decay=0.5, **values)
+    model = network.build(config, 10, 1, 8)
+    groups = build_optimizer(model, config, 1, 8).param_groups
+    return {(group["lr"] / config.lr, group["weight_decay"] / 0.5) for group in groups}
+
+
+def test_decoupled_weight_decay_spares_activations() -> None:
+    assert multipliers() == multipliers(optimizer="torch.optim:SGD") == {(1, 1), (5, 1)}
+    for name in ("adamw", "torch.optim:AdamW", "torch.optim:Adafactor"):
+        assert multipliers(optimizer=name) == {(1, 1), (5, 0)}
+        assert multipliers(optimizer=name, activation_decay_mult=2.0) == {(1, 1), (5, 0.4)}
+        assert multipliers(optimizer=name, activation="prelu") == {(1, 1), (1, 0)}
+        assert multipliers(optimizer=name, activation="relu", bias_lr_mult=2.0) >= {(2, 0.5)}
+    assert multipliers(optimizer="torch.optim:Adam") == {(1, 1), (5, 1)}
+    assert multipliers(activation="relu") == {(1, 1)}
+
+
+def test_the_decay_of_activations_follows_the_optimizer() -> None:
+    of = {name: small(optimizer=name).activation_decay_mult for name in ("sgd", "adamw", "mine:a")}
+    assert of == {"sgd": 1.0, "adamw": 0.0, "mine:a": None}
+    for name in of:
+        config = small(optimizer=name)
+        assert Config.from_json(config.to_json()) == config
+        other = small(optimizer=name, activation_decay_mult=1.0)
+        assert (config.fingerprint() == other.fingerprint()) == (name == "sgd")
 
 
 @pytest.mark.parametrize(

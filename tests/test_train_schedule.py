@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_helpers import small
 
+from mpelu.lab.studies.evidence import depth
+from mpelu.lab.studies.paper import table11
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.schedule import Schedule
 from mpelu.lab.training.seeds import derive, epoch_batches
@@ -24,18 +27,50 @@ def test_lr_by_epochs() -> None:
     assert rates == [0.2] * 8 + [0.1] * 8 + [0.05] * 8
 
 
-def test_lr_by_iterations_with_warm_up() -> None:
-    config = small(
-        epochs=None, iterations=8, milestones=(5,), gamma=0.1, lr=1.0, warmup=2, warmup_lr=0.01
-    )
-    schedule = Schedule.of(config, 1000)
-    rates = [schedule.lr(step) for step in range(1, 9)]
-    assert rates == pytest.approx([0.01] * 2 + [1.0] * 3 + [0.1] * 3)
+def rates(count: int, **values: Any) -> list[float]:
+    schedule = Schedule.of(small(**values), count)
+    return [schedule.lr(step) for step in range(1, schedule.steps + 1)]
 
 
-def test_warm_up_by_epochs() -> None:
-    schedule = Schedule.of(small(batch_size=50, epochs=3, warmup=1, lr=0.1), 101)
-    assert [schedule.lr(step) for step in (1, 3, 4, 9)] == [0.01, 0.01, 0.1, 0.1]
+def test_lr_by_iterations() -> None:
+    found = rates(1000, epochs=None, iterations=6, milestones=(5,), gamma=0.1, lr=1.0)
+    assert found == pytest.approx([1.0] * 5 + [0.1])
+
+
+def test_warm_up_rises_linearly_from_zero_to_the_peak_rate_at_its_last_step() -> None:
+    steps = {"epochs": None, "iterations": 8, "milestones": (5,), "gamma": 0.1}
+    found = rates(1000, **steps, optimizer="adamw", warmup=4)
+    assert found == pytest.approx([0.00025, 0.0005, 0.00075, 0.001, 0.001, 1e-4, 1e-4, 1e-4])
+    by_epochs = rates(101, batch_size=50, epochs=3, warmup=2, lr=0.3)
+    assert by_epochs == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.3, 0.3, 0.3])
+    assert by_epochs[5] == 0.3  # to the bit
+    assert rates(101, batch_size=50, epochs=3, warmup=2, lr=0.3, accumulate=5) == by_epochs
+    assert rates(101, batch_size=50, epochs=9, warmup=2, lr=0.3)[:9] == by_epochs
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant", "one-cycle"])
+def test_a_schedule_starts_where_warm_up_ends(schedule: str) -> None:
+    whole = rates(100, epochs=None, iterations=10, schedule=schedule, lr=0.2)
+    warm = rates(100, epochs=None, iterations=13, schedule=schedule, lr=0.2, warmup=3)
+    assert warm == [pytest.approx(0.2 / 3), pytest.approx(0.4 / 3), 0.2, *whole]
+
+
+def test_a_run_that_is_shorter_than_its_warm_up_only_rises() -> None:
+    found = rates(100, epochs=None, iterations=3, lr=0.4, warmup=8, schedule="cosine")
+    assert found == pytest.approx([0.05, 0.1, 0.15])
+
+
+def test_a_warm_up_at_a_constant_rate_as_in_the_paper() -> None:
+    steps = {"epochs": None, "iterations": 8, "milestones": (5,), "gamma": 0.1, "lr": 1.0}
+    found = rates(1000, **steps, warmup=2, warmup_lr=0.01)
+    assert found == pytest.approx([0.01] * 2 + [1.0] * 3 + [0.1] * 3)
+    by_epochs = rates(101, batch_size=50, epochs=3, warmup=1, warmup_lr=0.01, lr=0.1)
+    assert by_epochs == [0.01] * 3 + [0.1] * 6
+    (warm,) = (each for each in table11.settings("paper") if each.name == "nopre-bn-resnet-warmup")
+    assert warm.config is not None
+    first = Schedule.of(warm.config, 50_000)
+    assert {first.lr(step) for step in (1, 200, 391)} == {0.01}
+    assert {Schedule.of(depth.base(), 20_000).lr(step) for step in (1, 20)} == {0.002}
 
 
 def test_epochs_and_positions_count_steps_done() -> None:

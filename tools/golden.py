@@ -53,6 +53,17 @@ CASES: dict[str, tuple[str, ...]] = {
     "linear-std": (f"{PLAIN} --init taylor --linear-std 0.02 0.03 0.01",),
     "accumulate": (f"{RESNET} --accumulate 3 --epochs 2",),
     "bf16": (f"{RESNET} --precision bf16 --epochs 2",),
+    "fp16": (f"{RESNET} --precision fp16 --epochs 2 --ema 0.9",),
+    "adamw": (f"{RESNET} --optimizer adamw --activation-decay-mult 0 --epochs 2 --lr 0.003",),
+    "warmup-table11": (
+        f"interrupt {RESNET} --model nopre-bn-resnet-11 --epochs 6 --warmup 3 --warmup-lr 0.01",
+        "train --resume run --quiet",
+    ),
+    "warmup-depth": (
+        f"{TRAIN} --model plain-15 --model-options width=8 small_maps=true --activation mpelu "
+        "--init deep --batch-size 20 --accumulate 2 --iterations 10 --schedule cosine --lr 0.015 "
+        "--warmup 4 --warmup-lr 0.002 --clip-norm 1",
+    ),
     "channels-last": (f"{RESNET} --channels-last --epochs 2",),
     "torchrun": (f"torchrun {RESNET} --augment pad-crop-flip --epochs 2",),
     "resume": (
@@ -68,7 +79,8 @@ CASES: dict[str, tuple[str, ...]] = {
 """Command lines of each case. `torchrun` in front starts two processes; `interrupt` in front sends
 SIGINT after the first step."""
 RENAMED: dict[str, str] = {}
-"""Words that are spelled differently in COMMIT's command lines: {"--new-flag": "--old-flag"}."""
+"""Words that are spelled differently in COMMIT's command lines: {"--new-flag": "--old-flag"}. A flag
+that COMMIT doesn't have is left out there, with its values: {"--new-flag": ""}."""
 YIELDS = {
     "train": {"weights", "metrics"},
     "eval": {"evaluation"},
@@ -157,7 +169,7 @@ def git(folder: Path, *words: str) -> bytes:
 def check(name: str, sides: Sequence[Side]) -> str:
     """Runs a case on both sides, prints a line about it and returns the verdict."""
     began = time.monotonic()
-    print(f"{name:<14}", end=" ", flush=True)
+    print(f"{name:<15}", end=" ", flush=True)
     counts: Counter[str] = Counter()
     try:
         for command in CASES[name]:
@@ -184,11 +196,10 @@ def run(command: str, sides: Sequence[Side], name: str) -> None:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for side, folder in zip(sides, folders, strict=True):
-            spelled = [side.renamed.get(word, word) for word in words]
             launcher = [sys.executable, *TORCHRUN] if how == "torchrun" else []
             settings = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(side.source / "src")}
             folder.mkdir(parents=True, exist_ok=True)
-            program = [*launcher, sys.executable, "-c", MAIN, *spelled]
+            program = [*launcher, sys.executable, "-c", MAIN, *spelled(words, side.renamed)]
             output, errors = (folder / name for name in (f"{words[0]}.txt", "errors.txt"))
             with output.open("ab") as out, errors.open("ab") as err:
                 processes.append(
@@ -210,6 +221,18 @@ def run(command: str, sides: Sequence[Side], name: str) -> None:
         if code != (130 if how == "interrupt" else 0):
             said = last_line((folder / "errors.txt").read_text())
             raise CannotRun(f"{side.name}: {words[0]} ended with exit code {code}: {said}")
+
+
+def spelled(words: Sequence[str], renamed: dict[str, str]) -> list[str]:
+    """The words of a command line as a version spells them, without flags that it doesn't have."""
+    found: list[str] = []
+    is_known = True
+    for word in words:
+        if word.startswith("--"):
+            is_known = renamed.get(word) != ""
+        if is_known:
+            found.append(renamed.get(word, word))
+    return found
 
 
 def interrupt(processes: Sequence[subprocess.Popen[bytes]], folders: Sequence[Path]) -> None:

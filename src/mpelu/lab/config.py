@@ -45,6 +45,8 @@ GROUPS = ("common options", "data", "network", "optimization", "execution")
 _COMMON, _DATA, _NETWORK, _OPTIMIZATION, _EXECUTION = GROUPS
 
 FINGERPRINT_VERSION = 2
+CONSTANT_WARMUP_LR = 0.01
+"""Learning rate of a warm-up in run folders up to schema 3, which had no other way to warm up."""
 _LARGEST = 10**9
 """Bound on numbers without a bound of their own, so that products fit in float32 and int64."""
 
@@ -224,11 +226,13 @@ class Config:
         0.1, "factor applied to the learning rate at each milestone", _OPTIMIZATION, above=0
     )
     warmup: int = _field(
-        0, "epochs (or iterations) of warm-up", _OPTIMIZATION, label="warm-up", least=0
-    )
-    warmup_lr: float = _field(
-        0.01, "learning rate during warm-up", _OPTIMIZATION, label="warm-up learning rate", above=0
-    )
+        0, "epochs (or iterations) of warm-up, in which the learning rate rises linearly from 0 to "
+        "--lr", _OPTIMIZATION, label="warm-up", least=0,
+    )  # fmt: skip
+    warmup_lr: float | None = _field(
+        None, "constant learning rate during warm-up, instead of a rising one", _OPTIMIZATION,
+        label="constant warm-up learning rate", above=0,
+    )  # fmt: skip
     momentum: float = _field(
         0.9, "momentum of sgd, beta1 of adamw", _OPTIMIZATION, least=0, below=1
     )
@@ -238,9 +242,10 @@ class Config:
         5.0, "learning rate multiplier of alpha, beta and the like", _OPTIMIZATION,
         label="learning rate multiplier of alpha and beta", least=0,
     )  # fmt: skip
-    activation_decay_mult: float = _field(
-        1.0, "weight decay multiplier of alpha, beta and PReLU's slopes", _OPTIMIZATION,
+    activation_decay_mult: float | None = _field(
+        None, "weight decay multiplier of alpha, beta and PReLU's slopes", _OPTIMIZATION,
         label="weight decay multiplier of alpha and beta", least=0,
+        unset="1 for sgd, 0 where weight decay is decoupled, as for adamw",
     )  # fmt: skip
     beta_decay_mult: float | None = _field(
         None, "weight decay multiplier of beta", _OPTIMIZATION,
@@ -311,8 +316,9 @@ class Config:
                 object.__setattr__(self, name, os.fspath(value))
         _check("optimizer", self.optimizer, FIELDS["optimizer"])
         optimizer = find_optimizer(self.optimizer)
-        if self.lr is None:  # stands for the optimizer's default
-            object.__setattr__(self, "lr", optimizer.lr)
+        for name in ("lr", "activation_decay_mult"):
+            if getattr(self, name) is None:  # stands for the optimizer's default
+                object.__setattr__(self, name, getattr(optimizer, name))
         for name, info in FIELDS.items():
             _check(name, getattr(self, name), info)
         if self.epochs is None and self.iterations is None:
@@ -376,14 +382,19 @@ class Config:
                 if name in _FIELDS_1
             }
             values["test_every"] = self.test_interval
+            values["warmup_lr"] = self.warmup_lr or CONSTANT_WARMUP_LR
             text = json.dumps(values, sort_keys=True)
         else:
+            # The defaults of before: warm-up had a constant rate, and adamw decayed activations.
+            unsaid = {**_DEFAULTS, "activation_decay_mult": 1.0}
+            if self.warmup:
+                unsaid["warmup_lr"] = CONSTANT_WARMUP_LR
             text = json.dumps(
                 {
                     name: getattr(self, name)
                     for name, info in FIELDS.items()
                     if info.decides and not info.is_length
-                    if getattr(self, name) != _DEFAULTS[name]
+                    if getattr(self, name) != unsaid[name]
                 },
                 sort_keys=True,
             )

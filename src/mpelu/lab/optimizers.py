@@ -28,6 +28,9 @@ class OptimizerInfo:
     lr: float
     """Default learning rate."""
     has_nesterov: bool = False
+    activation_decay_mult: float | None = 1.0
+    """Default weight decay multiplier of activations' parameters; None where `param_groups` has to
+    find out whether weight decay is decoupled."""
 
 
 def _sgd(groups: Groups, lr: float, momentum: float, nesterov: bool) -> Optimizer:
@@ -44,7 +47,7 @@ def _adamw(groups: Groups, lr: float, momentum: float, nesterov: bool) -> Optimi
 
 OPTIMIZERS = {
     "sgd": OptimizerInfo(build=_sgd, lr=0.1, has_nesterov=True),
-    "adamw": OptimizerInfo(build=_adamw, lr=0.001),
+    "adamw": OptimizerInfo(build=_adamw, lr=0.001, activation_decay_mult=0.0),
 }
 
 
@@ -83,4 +86,4 @@ def find(name: str) -> OptimizerInfo:
             ) from error
         return build(groups, lr, momentum, nesterov)
 
-    return OptimizerInfo(build=checked, lr=0.001)
+    return OptimizerInfo(build=checked, lr=0.001, activation_decay_mult=None)

@@ -69,7 +69,7 @@ class InMemoryReader:
                 target.copy_(self._preprocess.normalize(raw))
             self._images = whitened
         for batch in batches:
-            index = batch.to(self._device)
+            index = batch.to(self._device, non_blocking=True)
             yield (
                 index,
                 self._images.index_select(0, index),

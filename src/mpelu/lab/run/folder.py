@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpelu.lab.config import FIELDS, Config
+from mpelu.lab.config import CONSTANT_WARMUP_LR, FIELDS, Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files, snapshots
 from mpelu.lab.run.checksums import read_tensors, seal_tensors
@@ -43,7 +43,7 @@ from mpelu.lab.run.metrics import LOGS, METRICS, read_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
-SCHEMA = 3
+SCHEMA = 4
 CHECKED_SINCE = 3
 """The schema from which on all files have checksums."""
 CONFIG = "config.json"
@@ -192,6 +192,8 @@ def migrate_config(values: dict[str, Any]) -> dict[str, Any]:
         usual = min(1000, iterations) if isinstance(iterations, int) else 1
         if values.get("test_every") == usual:
             values["test_every"] = None
+    if schema < 4 and not values.get("warmup") and values.get("warmup_lr") == CONSTANT_WARMUP_LR:
+        values["warmup_lr"] = None  # the default of before, which had no effect
     return values
 
 

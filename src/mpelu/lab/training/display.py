@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import shutil
 import sys
 import textwrap
@@ -33,7 +34,8 @@ class Progress:
     epoch: int
     epochs: int
     loss: float
-    """Mean since the last log entry."""
+    """Mean since the last log entry, as of the last step whose loss was read: on a GPU, that is the
+    last one that was logged or tested. NaN before the first."""
     error: float
     """In %, likewise."""
     images_per_second: float
@@ -205,12 +207,13 @@ class Bar(Lines):
             super().note(text)
 
     def step(self, progress: Progress) -> None:
+        is_unknown = math.isnan(progress.loss)
         self._bar.update(
             self._task,
             completed=progress.step,
             epoch=f"epoch {progress.epoch}/{progress.epochs}",
-            numbers=f"loss {progress.loss:.4f} error {progress.error:.1f} %",
-            speed=f"{progress.images_per_second:,.0f}/s",
+            numbers="" if is_unknown else f"loss {progress.loss:.4f} error {progress.error:.1f} %",
+            speed="" if is_unknown else f"{progress.images_per_second:,.0f}/s",
         )
 
     def close(self) -> None:

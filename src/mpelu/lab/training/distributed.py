@@ -32,6 +32,11 @@ class World:
         """Whether this process writes files and shows progress."""
         return self.rank == 0
 
+    @property
+    def reads_freely(self) -> bool:
+        """Whether values can be read at any time. A GPU has to finish all work before."""
+        return self.device.type == "cpu"
+
     def share(self, indices: Tensor) -> Tensor:
         """This process's part of the indices: contiguous, and equal in length up to one."""
         return indices.tensor_split(self.size)[self.rank]

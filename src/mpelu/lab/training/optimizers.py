@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from mpelu.activations import learnable_parameters
 from mpelu.lab import optimizers
 from mpelu.lab.config import Config
 from mpelu.lab.training import network
@@ -25,11 +26,18 @@ def build_optimizer(
     layers = None
     if config.last_lr_mult is not None:
         layers = {network.last_layer(model, channels, size): config.last_lr_mult}
+    info = optimizers.find(config.optimizer)
+
+    def build(groups: optimizers.Groups, lr: float) -> torch.optim.Optimizer:
+        return info.build(groups, lr, config.momentum, config.nesterov)
+
+    has_learnable = any(True for _ in learnable_parameters(model))
     groups = param_groups(
         model,
         lr=config.lr,
         weight_decay=config.weight_decay,
-        lr_mult=config.activation_lr_mult,
+        optimizer=build,
+        lr_mult=config.activation_lr_mult if has_learnable else 1.0,
         decay_mult=config.activation_decay_mult,
         beta_decay_mult=config.beta_decay_mult,
         prelu_decay_mult=config.activation_decay_mult,
@@ -37,8 +45,7 @@ def build_optimizer(
         bias_decay_mult=config.bias_decay_mult,
         layers=layers,
     )
-    info = optimizers.find(config.optimizer)
-    return info.build(groups, config.lr, config.momentum, config.nesterov)
+    return build(groups, config.lr)
 
 
 def clip_gradients(

@@ -57,9 +57,9 @@ class Schedule:
     def lr(self, step: int) -> float:
         """Learning rate of a step, before multipliers."""
         config, done = self.config, (step - 1) // self._unit
-        if done < config.warmup:
-            return config.warmup_lr
         before = config.warmup * self._unit
+        if step <= before:
+            return config.lr * (step / before) if config.warmup_lr is None else config.warmup_lr
         progress = (step - 1 - before) / max(1, self.steps - before)
         if config.schedule in SCHEDULES:
             rule = SCHEDULES[config.schedule]
@@ -92,6 +92,11 @@ class Schedule:
     def resets_means(self, step: int) -> bool:
         """Whether the mean training loss and error start anew after the step."""
         return self.position(step) == 0 if self.config.iterations is None else self.tests(step)
+
+    def writes(self, step: int) -> bool:
+        """Whether something is written after the step that needs the sums of the steps so far."""
+        due = (self.logs, self.saves, self.snapshots, self.resets_means)
+        return any(each(step) for each in due)
 
     def snapshots(self, step: int) -> bool:
         """Whether the activations' parameters are recorded after the step."""

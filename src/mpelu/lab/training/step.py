@@ -31,14 +31,14 @@ SMALLEST_SCALE = 2.0**-14
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSums:
-    """Sums over the samples of a batch that this process computed."""
+    """Sums over the samples of a batch that this process computed, still on the device."""
 
-    loss: float = 0.0
-    wrong: float = 0.0
-    count: int = 0
-    is_finite: bool = True
-    """Whether loss and gradients are."""
-    loss_is_finite: bool = True
+    step: int
+    count: int
+    """Samples; 0 if this process had no share."""
+    values: Tensor
+    """float [4]: the loss that is minimized, that of the output alone, the number of errors, and
+    the index of the last parameter whose gradient isn't finite, or -1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +53,8 @@ class GradientStep:
     world: World
     steps: int
     """Of the whole run."""
+    names: tuple[str, ...] = ()
+    """Of the model's parameters."""
 
     @classmethod
     def of(cls, model: nn.Module, config: Config, world: World, steps: int) -> GradientStep:
@@ -63,7 +65,13 @@ class GradientStep:
             wrapped = DistributedDataParallel(model, find_unused_parameters=skips)
         scaler = torch.amp.GradScaler(world.device.type, enabled=config.precision == "fp16")
         return cls(
-            config=config, model=model, wrapped=wrapped, scaler=scaler, world=world, steps=steps
+            config=config,
+            model=model,
+            wrapped=wrapped,
+            scaler=scaler,
+            world=world,
+            steps=steps,
+            names=tuple(name for name, _ in model.named_parameters()),
         )
 
     def parts(self, batch: Tensor) -> list[Tensor]:
@@ -79,6 +87,9 @@ class GradientStep:
         self, step: int, batch: Tensor, stream: Iterator[tuple[Tensor, Tensor]]
     ) -> BatchSums:
         """Leaves the gradients of the batch's mean loss in the model's parameters.
+
+        Nothing is read from the device, so a GPU need not be waited for. (With fp16 it is, because
+        torch's GradScaler reads whether gradients overflowed.)
 
         Args:
             step: number of the step.
@@ -99,24 +110,40 @@ class GradientStep:
                 self.scaler.scale(total * weight).backward()
             sums += torch.stack([total.detach(), loss.detach(), wrong])
             samples += len(labels)
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        # The sum of norms is cheap. It may overflow where no gradient does; then each is checked.
-        norm = torch.stack(torch._foreach_norm(gradients)).sum()
-        # A single transfer from the device per step.
-        total_sum, loss_sum, wrong_sum, norm_sum = torch.cat([sums, norm.view(1)]).tolist()
-        loss_is_finite = math.isfinite(total_sum)
         if self.scaler.is_enabled():
             # The scaler skips steps whose gradients overflow, and halves its scale.
-            gradients_are_finite = self.scaler.get_scale() > SMALLEST_SCALE
+            is_lost = self.scaler.get_scale() <= SMALLEST_SCALE
+            worst = torch.full((), len(self.names) if is_lost else -1, device=self.world.device)
         else:
-            gradients_are_finite = math.isfinite(norm_sum) or divergence.finite(gradients)
+            worst = self._worst()
         return BatchSums(
-            loss=0.0 if idle else loss_sum,
-            wrong=0.0 if idle else wrong_sum,
+            step=step,
             count=0 if idle else samples,
-            is_finite=loss_is_finite and gradients_are_finite,
-            loss_is_finite=loss_is_finite,
+            values=torch.cat([sums, worst.to(sums).view(1)]),
         )
+
+    def _worst(self) -> Tensor:
+        """The index of the last parameter whose gradient isn't finite, or -1."""
+        grads = [p.grad for p in self.model.parameters()]
+        gradients = [each for each in grads if each is not None and each.numel()]
+        # The 2-norm is far cheaper on the CPU than the largest element. It may overflow where no
+        # gradient does; then each is checked.
+        is_free = self.world.reads_freely
+        norms = torch._foreach_norm(gradients, 2 if is_free else math.inf)
+        none = torch.full((), -1, device=self.world.device)
+        if is_free and (math.isfinite(torch.stack(norms).sum()) or divergence.finite(gradients)):
+            return none
+        found = iter(norms)
+        zero = norms[0].new_zeros(())
+        stacked = torch.stack(
+            [zero if each is None or not each.numel() else next(found) for each in grads]
+        )
+        index = torch.arange(len(grads), device=self.world.device)
+        return torch.where(stacked.isfinite(), none, index).max()
+
+    def module_of(self, worst: int) -> str:
+        """The module of a parameter by its index; "" if there is none."""
+        return self.names[worst].rpartition(".")[0] if 0 <= worst < len(self.names) else ""
 
     def find(
         self, step: int, batch: Tensor, dataset: Dataset, seed: int, loss_is_finite: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -160,6 +161,10 @@ class Trainer:
         """Spent on steps since the last log entry, without tests and checkpoints."""
         self.images = 0.0
         """Trained on in that time."""
+        self.unread: list[BatchSums] = []
+        """Sums of the steps since they were last read from the device."""
+        self.shown = (math.nan, math.nan, 0.0)
+        """Mean loss, error and images per second as of the last reading."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds, besides what it says about the logs."""
@@ -288,10 +293,12 @@ class Trainer:
         lr = self.schedule.lr(step)
         set_lr(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self.gradient_step.gradients(step, batch, stream)
-        loss, wrong, count, bad, interrupts, terminations = self._over_processes(sums)
-        if bad:
-            return self.gradient_step.find(step, batch, self.dataset, seed, sums.loss_is_finite)
+        self.unread.append(self.gradient_step.gradients(step, batch, stream))
+        stop = None
+        if self._reads(step):
+            stop = self._read(batch, seed)
+            if isinstance(stop, Divergence):
+                return stop
         scaler = self.gradient_step.scaler
         clip_gradients(self.model, self.optimizer, scaler, self.config.clip_norm)
         scaler.step(self.optimizer)
@@ -299,19 +306,50 @@ class Trainer:
         if self.config.ema is not None:
             update_average(self.result, self.model, self.config.ema)
         self.state.step = step
-        for means in (self.state.since_epoch, self.state.since_log):
-            means.add(loss, wrong, count)
         self.seconds += time.perf_counter() - began
-        self.images += count
-        stop = signal.SIGINT if interrupts else signal.SIGTERM if terminations else None
         self._after_step(lr, stop is not None)
         return stop
 
-    def _over_processes(self, sums: BatchSums) -> list[float]:
-        """The sums over all processes, with how many of them diverged or received a signal."""
-        mine = [sums.loss, sums.wrong, sums.count, not sums.is_finite]
+    def _reads(self, step: int) -> bool:
+        """Whether the sums of the steps so far are read before the step's update.
+
+        On a GPU that waits for the device. Several processes have to answer alike.
+        """
+        has_signal = bool(self.signals) and self.world.size == 1
+        return self.world.reads_freely or has_signal or self.schedule.writes(step)
+
+    def _read(self, batch: Tensor, seed: int) -> Divergence | int | None:
+        """Adds up the sums of the steps since the last reading, over all processes.
+
+        Returns:
+            The first step that diverged, or a signal that any process has received.
+        """
+        unread, self.unread = self.unread, []
+        values = torch.stack([each.values for each in unread]).tolist()
+        mine: list[float] = []
+        for each, (total, loss, wrong, worst) in zip(unread, values, strict=True):
+            shares = (loss, wrong) if each.count else (0.0, 0.0)
+            mine += [*shares, each.count, not math.isfinite(total), worst >= 0]
         received = [signal.SIGINT in self.signals, signal.SIGTERM in self.signals]
-        return self.world.sum([float(value) for value in mine + received])
+        *sums, interrupts, terminations = self.world.sum(
+            [float(value) for value in mine + received]
+        )
+        for index, each in enumerate(unread):
+            loss, wrong, count, bad_losses, bad_gradients = sums[5 * index : 5 * index + 5]
+            total, _, _, worst = values[index]
+            if bad_losses or bad_gradients:
+                current, self.state.step = self.state.step + 1, each.step - 1
+                if each.step == current:  # its weights are still there
+                    is_finite = math.isfinite(total)
+                    return self.gradient_step.find(each.step, batch, self.dataset, seed, is_finite)
+                if bad_losses:
+                    return Divergence(step=each.step, module="", quantity="loss")
+                module = self.gradient_step.module_of(int(worst))
+                return Divergence(step=each.step, module=module, quantity="gradient")
+            for means in (self.state.since_epoch, self.state.since_log):
+                means.add(loss, wrong, count)
+            self.images += count
+        return signal.SIGINT if interrupts else signal.SIGTERM if terminations else None
 
     def _after_step(self, lr: float, stopping: bool) -> None:
         """Logs, tests and saves, as the schedule says."""
@@ -331,7 +369,9 @@ class Trainer:
 
     def _show_step(self) -> None:
         step, schedule = self.state.step, self.schedule
-        loss, error = self.state.since_log.values()
+        if not self.unread:
+            self.shown = (*self.state.since_log.values(), self._speed())
+        loss, error, speed = self.shown
         self.display.step(
             Progress(
                 step=step,
@@ -340,7 +380,7 @@ class Trainer:
                 epochs=schedule.epochs,
                 loss=loss,
                 error=error,
-                images_per_second=self._speed(),
+                images_per_second=speed,
                 is_logged=schedule.logs(step),
             )
         )

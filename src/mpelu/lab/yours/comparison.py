@@ -14,6 +14,7 @@ from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.errors import UserError, choose, flag, one_line
 from mpelu.lab.references import is_reference
 from mpelu.lab.run import files
+from mpelu.lab.run.folder import migrate_config
 from mpelu.lab.studies.study import Options, Setting, Study
 from mpelu.lab.yours.costs import ArmCost, measure, steps_within
 from mpelu.lab.yours.model import OWN, read_model
@@ -292,7 +293,8 @@ def _resumed(
     out: Path,
 ) -> ModelComparison:
     try:
-        before = Config.from_values(found["config"])
+        # A plan has no schema; one of schema 3 is read as before, and a newer one stays as it is.
+        before = Config.from_values(migrate_config({**found["config"], "schema": 3}))
         kept = ModelComparison(
             config=replace(before, data_dir=config.data_dir),
             arms=tuple(Arm(**each) for each in found["arms"]),

@@ -91,9 +91,10 @@ def _cost(trainer: Trainer) -> ArmCost:
         trainer.optimizer.zero_grad(set_to_none=True)
         if number == 1:  # its time doesn't count, because it allocates memory
             with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
-                trainer.gradient_step.gradients(number, batch, stream)
+                sums = trainer.gradient_step.gradients(number, batch, stream)
         else:
-            trainer.gradient_step.gradients(number, batch, stream)
+            sums = trainer.gradient_step.gradients(number, batch, stream)
+        sums.values.tolist()  # waits for a GPU
         trainer.optimizer.step()
         now = time.perf_counter()
         if number > 1:
