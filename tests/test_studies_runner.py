@@ -212,7 +212,9 @@ def test_diverged_runs_are_counted(
     assert "values" not in bad[2]
     assert bad[3]["text"].startswith("diverged at step ")
     assert (good[4]["value"], good[5]["value"]) == (2, 0)
-    assert any("2 of 2 pairs with a diverged run" in note for note in result(tmp_path)["notes"])
+    (said,) = [note for note in result(tmp_path)["notes"] if note.startswith("good - bad: ")]
+    assert "better in 2 and worse in 0 of 2 pairs, no difference found (sign test, p = 0.5)" in said
+    assert said.endswith("; 2 of 4 runs diverged")
     monkeypatch.setattr(executors, "perform", lambda *_, **__: pytest.fail("run again"))
     run(study(good=QUICK, bad=replace(QUICK, lr=1e9)))
 
