@@ -350,7 +350,7 @@ def test_a_run_folder_imports_no_activation_that_was_not_vouched_for(mine: str) 
         train_limit=16, test_limit=16,
     )  # fmt: skip
     train(config, "run")
-    with pytest.raises(UserError, match=f"if you trust it, add --convert {mine}:Swish"):
+    with pytest.raises(UserError, match=rf"names code to import \(--convert {mine}:Swish\)"):
         load_network("run")
     trained = load_network("run", trust=[f"{mine}:Swish"]).model
     assert sum(type(each).__name__ == "Swish" for each in trained.modules()) == 7
@@ -459,6 +459,10 @@ def test_help_names_every_initialization_and_the_schedule_in_force(
         (["{}:Net", "--data", "digits", "--inits", "best"], "--inits: unknown initialization"),
         (["{}:Net", "--data", "digits", "--seeds", "0"], "--seeds: expected a number >= 1"),
         (["{}:Net", "--data", "digits", "--budget", "soon"], "--budget: expected a time such as"),
+        (
+            ["{}:Net", "--data", ".", "--data-dir", "."],
+            "--data-dir: can't be combined with the directory --data .",
+        ),
         (["{}:Net", "--data", "digits", "--budget", "3s"], "--budget: expected time for 10 steps"),
         (["{}:given", "--data", "digits"], "--activations: {}:given has no activation of its own"),
         (["{}:plain", "--data", "digits"], "add one, or take it as an argument: def net"),
