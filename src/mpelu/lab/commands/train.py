@@ -164,15 +164,13 @@ def _config(arguments: argparse.Namespace, values: Mapping[str, Any]) -> Config:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from mpelu.lab.run.checksums import WRONG
     from mpelu.lab.run.files import read_json
     from mpelu.lab.run.folder import migrate_config
 
     try:
-        return migrate_config(read_json(path))
+        return migrate_config(read_json(path, compare=False))
     except ValueError as error:
-        hint = " (if you edited it, remove its entry sha256)" if WRONG in str(error) else ""
-        raise UserError(f"{error}{hint}", field="config") from None
+        raise UserError(str(error), field="config") from None
 
 
 def _rescaled(base: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
