@@ -20,12 +20,15 @@ from torch.nn import functional as F
 import mpelu
 from mpelu.lab import Config, cli, load_network, train
 from mpelu.lab.errors import UserError
-from mpelu.lab.studies.statistics import paired_difference
+from mpelu.lab.run.folder import Run
+from mpelu.lab.studies.gather import EndedRun, Gathered, SettingRuns
+from mpelu.lab.studies.results import Result
+from mpelu.lab.studies.statistics import pair_seeds, paired_difference
 from mpelu.lab.training import network
 from mpelu.lab.training.swapping import swap_activations
-from mpelu.lab.yours.comparison import Arm, parse_budget
+from mpelu.lab.yours.comparison import Arm, ModelComparison, parse_budget
 from mpelu.lab.yours.costs import ArmCost, steps_within
-from mpelu.lab.yours.verdict import verdict
+from mpelu.lab.yours.verdict import summarize, verdict
 
 NETWORK = """
 import torch
@@ -199,18 +202,146 @@ def test_time_becomes_steps_that_the_slowest_arm_has_time_for() -> None:
     assert steps_within(1, costs, runs=10, jobs=2) < 0
 
 
+MPELU, RELU = Arm(activation="mpelu", init="own"), Arm(activation="relu", init="own")
+
+
+def errors(*values: float | None) -> dict[int, float | None]:
+    return dict(enumerate(values))
+
+
 def test_the_verdict_says_only_what_the_interval_does() -> None:
-    one, base = Arm(activation="mpelu", init="own"), Arm(activation="relu", init="own")
-    clear = paired_difference([5.0, 5.2, 4.9], [7.0, 7.1, 7.2])
-    assert verdict(one, base, clear).startswith(
+    clear = pair_seeds(errors(5.0, 5.2, 4.9), errors(7.0, 7.1, 7.2))
+    assert verdict(MPELU, RELU, clear).startswith(
         "MPELU has a lower test error than ReLU: by 2.07 percentage points (between "
     )
-    unclear = paired_difference([5.0, 8.0, 6.0], [7.0, 7.1, 5.2])
-    said = verdict(one, base, unclear)
+    unclear = pair_seeds(errors(5.0, 8.0, 6.0), errors(7.0, 7.1, 5.2))
+    said = verdict(MPELU, RELU, unclear)
     assert "MPELU and ReLU: no difference found" in said
-    assert f"3 seeds could show {unclear.detectable:.2f}" in said
-    assert "more seeds are needed" in verdict(one, base, paired_difference([5.0], [7.0]))
-    assert "no pair of finished runs" in verdict(one, base, None)
+    assert unclear.interval is not None
+    assert f"3 seeds could show {unclear.interval.detectable:.2f}" in said
+    assert "more seeds are needed" in verdict(MPELU, RELU, pair_seeds({0: 5.0}, {0: 7.0}))
+    assert "no pair of runs that ended" in verdict(MPELU, RELU, pair_seeds({0: 5.0}, {1: 7.0}))
+
+
+def compared(mpelu: dict[int, float | None], relu: dict[int, float | None]) -> Result:
+    """What a comparison says of runs with these test errors; None for one that diverged."""
+    arms = (RELU, MPELU)
+    comparison = ModelComparison(
+        config=Config(model="resnet-8", data="digits", epochs=None, iterations=2),
+        arms=arms,
+        seeds=5,
+        budget="2 steps",
+        costs={arm.name: ArmCost(step=0.01, test=0.1, memory=1, parameters=1) for arm in arms},
+        notes=(),
+        asked={},
+    )
+    study = comparison.study(summarize)
+    runs: dict[str, list[EndedRun]] = {arm.name: [] for arm in arms}
+    for named in study.runs(comparison.options()):
+        error = (relu if named.setting == RELU.name else mpelu)[named.seed]
+        status = {"state": "diverged"} if error is None else {"state": "finished"}
+        tests = [{"step": 1, "test_error": 90.0}]
+        tests += [] if error is None else [{"step": 2, "test_error": error}]
+        run = Run(
+            path=Path(named.name), config={}, status={**status, "test_error": error},
+            environment={}, data={"classes": ["a"]}, steps=[], tests=tests, problems=(),
+        )  # fmt: skip
+        runs[named.setting].append(EndedRun(named, run))
+    rows = [
+        SettingRuns(each, tuple(runs[each.setting.name]))
+        for each in study.at_scale(comparison.options())
+    ]
+    gathered = Gathered(
+        study=study, options=comparison.options(), folder=Path(), rows=tuple(rows), left_out=()
+    )
+    return summarize(comparison, gathered)
+
+
+@pytest.mark.parametrize(
+    ("mpelu", "relu", "first", "difference"),
+    [
+        (
+            (5.0, 5.1, None, None, None), (10.0, 10.2, 10.1, 9.9, 10.0),
+            "MPELU wins 2 of 5 pairs and ReLU 3, which is not enough to call either better "
+            "(sign test, p = 1)",
+            "wins 2 of 5 pairs, loses 3",
+        ),
+        (
+            (5.0, 5.1, 4.9, None, 5.2), (10.0, 10.2, 10.1, 9.9, 10.0),
+            "MPELU wins 4 of 5 pairs and ReLU 1, which is not enough to call either better "
+            "(sign test, p = 0.38)",
+            "wins 4 of 5 pairs, loses 1",
+        ),
+        (
+            (5.0, 5.1, 4.9, 5.3, 5.2), (10.0, None, 10.1, 9.9, 10.0),
+            "MPELU wins 5 of 5 pairs and ReLU 0, which is not enough to call either better "
+            "(sign test, p = 0.062)",
+            "wins 5 of 5 pairs, loses 0",
+        ),
+        (
+            (None,) * 5, (None,) * 5, "MPELU and ReLU: both diverged with every seed",
+            "wins 0 of 5 pairs, loses 0",
+        ),
+        (
+            (None,) * 5, (10.0, 10.2, 10.1, 9.9, 10.0),
+            "MPELU wins 0 of 5 pairs and ReLU 5, which is not enough to call either better "
+            "(sign test, p = 0.062)",
+            "wins 0 of 5 pairs, loses 5",
+        ),
+    ],
+)  # fmt: skip
+def test_a_diverged_run_loses_its_pair_and_the_verdict_starts_with_it(
+    mpelu: tuple[float | None, ...],
+    relu: tuple[float | None, ...],
+    first: str,
+    difference: str,
+) -> None:
+    found = compared(errors(*mpelu), errors(*relu))
+    start, said = found.headline.split("; ")
+    counts = [sum(each is None for each in values) for values in (relu, mpelu)]
+    words = [f"{count} of 5 runs" if count else "none" for count in counts]
+    mine = f" and MPELU in {words[1]}" if counts[1] else ""
+    assert start == f"ReLU diverged in {words[0]}{mine}"
+    assert said == first
+    assert "lower" not in " ".join([found.headline, *found.notes])
+    assert found.rows[1][2].text == difference
+    assert found.rows[1][2].value is None
+    assert any(note.startswith("a run that diverged") for note in found.notes)
+    # A mean ends where a run diverged.
+    curves = {each.name: list(each.x) for each in found.plots[0].series}
+    assert curves == {
+        "ReLU": [1] if counts[0] else [1, 2],
+        "MPELU": [1] if counts[1] else [1, 2],
+    }
+
+
+def test_nothing_that_diverged_more_often_is_called_better() -> None:
+    from scipy.stats import binomtest  # type: ignore[import-untyped]
+
+    ten = errors(*[10.0 + seed / 10 for seed in range(10)])
+    better = {seed: None if value is None else value - 5 for seed, value in ten.items()}
+    # Nine of ten pairs won, but one run diverged.
+    found = pair_seeds({**better, 3: None}, ten)
+    assert found.chance == pytest.approx(float(binomtest(9, 10).pvalue))
+    assert found.chance < 0.05
+    assert "not enough to call either better" in verdict(MPELU, RELU, found)
+    assert "not enough to call either better" in verdict(
+        MPELU, RELU, pair_seeds(ten, {**better, 3: None})
+    )
+    # The other way round the ten pairs decide, and the same as often is no reason against it.
+    found = pair_seeds(better, {**ten, 3: None})
+    p = f"sign test, p = {float(binomtest(10, 10).pvalue):.2g}"
+    assert verdict(MPELU, RELU, found) == f"MPELU does better than ReLU: in 10 of 10 pairs ({p})"
+    found = pair_seeds({**ten, 3: None}, better)
+    assert verdict(MPELU, RELU, found) == f"MPELU does worse than ReLU: in 10 of 10 pairs ({p})"
+    assert pair_seeds({**better, 3: None}, {**ten, 3: None, 4: None}).found == -1
+    # Nor by the intervals of the pairs that are left, where a run without a partner diverged.
+    alone = pair_seeds({**better, 11: None}, ten)
+    assert alone.interval is not None
+    assert alone.interval.found
+    assert "MPELU has a lower" not in verdict(MPELU, RELU, alone)
+    # Several differences that are reported together need more.
+    assert pair_seeds(better, {**ten, 3: None}, comparisons=30).found == 0
 
 
 def test_a_run_folder_imports_no_activation_that_was_not_vouched_for(mine: str) -> None:
@@ -219,7 +350,7 @@ def test_a_run_folder_imports_no_activation_that_was_not_vouched_for(mine: str) 
         train_limit=16, test_limit=16,
     )  # fmt: skip
     train(config, "run")
-    with pytest.raises(UserError, match=f"if you trust it, add --convert {mine}:Swish"):
+    with pytest.raises(UserError, match=rf"names code to import \(--convert {mine}:Swish\)"):
         load_network("run")
     trained = load_network("run", trust=[f"{mine}:Swish"]).model
     assert sum(type(each).__name__ == "Swish" for each in trained.modules()) == 7
@@ -328,6 +459,10 @@ def test_help_names_every_initialization_and_the_schedule_in_force(
         (["{}:Net", "--data", "digits", "--inits", "best"], "--inits: unknown initialization"),
         (["{}:Net", "--data", "digits", "--seeds", "0"], "--seeds: expected a number >= 1"),
         (["{}:Net", "--data", "digits", "--budget", "soon"], "--budget: expected a time such as"),
+        (
+            ["{}:Net", "--data", ".", "--data-dir", "."],
+            "--data-dir: can't be combined with the directory --data .",
+        ),
         (["{}:Net", "--data", "digits", "--budget", "3s"], "--budget: expected time for 10 steps"),
         (["{}:given", "--data", "digits"], "--activations: {}:given has no activation of its own"),
         (["{}:plain", "--data", "digits"], "add one, or take it as an argument: def net"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_helpers import refused
+from PIL import Image
 
 from mpelu.lab import cli
 
@@ -109,6 +110,24 @@ def test_json_figure_and_page(mine: str, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(Path("found/result.json").read_text())["headline"] == values["sentence"]
     assert "the signal" in Path("found/index.html").read_text()
     assert Path("found/figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("options", "count"), [([], 16), (["--samples", "24"], 24)])
+def test_a_batch_of_large_images_has_as_many_samples_as_its_page_advises(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], count: int
+) -> None:
+    for split in ("train", "val"):
+        for name in ("cat", "dog"):
+            (tmp_path / "photos" / split / name).mkdir(parents=True)
+            for number in range(12):
+                picture = Image.new("RGB", (8, 8), (20 * number, 0, 50))
+                picture.save(tmp_path / "photos" / split / name / f"{number}.png")
+    data = ["--data", "folder", "--data-dir", str(tmp_path / "photos")]
+    cli.main(["doctor", f"{mine}:small", *data, *options])
+    assert f"{mine}:small, {count} images of folder" in capsys.readouterr().out
+    random = ["--input", "3x224x224", "--model-options", "num_classes=2"]
+    cli.main(["doctor", f"{mine}:small", *random, *options])
+    assert f"{count} random samples of 3x224x224" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+import torch
 from train_helpers import SMALL
 
 from mpelu import lab
@@ -67,3 +70,46 @@ def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
 def test_a_report_of_one_folder(tmp_path: Path) -> None:
     lab.train(lab.Config(**{**SMALL, "epochs": 1}), tmp_path / "run")
     assert lab.write_report(str(tmp_path / "run"), tmp_path / "page").runs == 1
+
+
+def revision(package: Path) -> object:
+    """The revision that runs of this copy of mpelu record."""
+    spec = spec_from_file_location("copied_environment", package / "lab/environment.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.describe_process(torch.device("cpu"))["revision"]
+
+
+def git(repository: Path, *words: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    done = subprocess.run(
+        ["git", *who, *words], cwd=repository, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git isn't installed")
+def test_the_recorded_revision_is_that_of_mpelu_and_never_of_a_users_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(lab.__file__).parents[1]
+    own, users = tmp_path / "checkout", tmp_path / "users"
+    copies = [own / "src/mpelu", users / ".venv/lib/site-packages/mpelu", users / "src/mpelu"]
+    for copy in copies:
+        (copy / "lab").mkdir(parents=True)
+        shutil.copyfile(source / "lab/environment.py", copy / "lab/environment.py")
+    (own / "pyproject.toml").write_text('[project]\nname = "mpelu"\n')
+    (users / "pyproject.toml").write_text('[project]\nname = "mine"\n')
+    for repository in (own, users):
+        git(repository, "init", "-q")
+        git(repository, "add", ".")
+        git(repository, "commit", "-q", "-m", "first")
+    commit = git(own, "rev-parse", "HEAD")
+    assert revision(copies[0]) == commit
+    assert [revision(copy) for copy in copies[1:]] == [None, None]
+    monkeypatch.setenv("GIT_DIR", str(users / ".git"))  # as in a hook of another repository
+    assert revision(copies[0]) == commit
+    (own / "pyproject.toml").write_text('[project]\nname = "mpelu"\nversion = "2"\n')
+    assert revision(copies[0]) == f"{commit}-dirty"

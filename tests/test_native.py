@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -500,3 +502,26 @@ def test_one_wheel_for_every_python(tmp_path: Path, compiler: str) -> None:
     with zipfile.ZipFile(wheel) as archive:
         libraries = [name for name in archive.namelist() if ".so" in name or "gomp" in name]
     assert libraries == (["mpelu/kernels/_native.so"] if compiler == "found" else [])
+
+
+def test_the_source_distribution_has_every_file_that_git_tracks(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools.command.bdist_wheel", reason="setuptools >= 70.1 is missing")
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("this isn't a git checkout, or git isn't installed")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
+    assert "tests/test_native.py" in tracked, listed.stderr
+    source = tmp_path / "source"
+    for name in tracked:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).symlink_to(ROOT / name)
+    (source / "src/mpelu/kernels/left.so").touch()  # what a build leaves isn't a source
+    command = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        files = {each.name.partition("/")[2] for each in file.getmembers() if not each.isdir()}
+    made = {name for name in files if ".egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
+    # Left out: what only the repository itself reads.
+    assert files - made == tracked - {".ci/run", ".gitignore"}

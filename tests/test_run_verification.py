@@ -203,16 +203,21 @@ def test_an_empty_path_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_edited_config_says_what_to_do(
+def test_an_edited_copy_of_a_config_starts_a_run_and_an_edited_run_is_damaged(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "mine.json"
-    values = {**files.read_json(run / "config.json"), "epochs": 1}
-    text = (run / "config.json").read_text()
-    path.write_text(text.replace('"epochs": 3', '"epochs": 1'))
-    words = ["train", "--config", str(path), "--out", str(tmp_path / "new"), "--quiet"]
-    assert refused(words, capsys).endswith(
-        "mine.json is damaged: its checksum is wrong (if you edited it, remove its entry sha256)"
-    )
-    path.write_text(json.dumps(values))
-    assert cli.main(words) == 0
+    edited = (run / "config.json").read_text().replace('"epochs": 3', '"epochs": 1')
+    assert '"sha256": "' in edited
+    without = json.loads(edited)
+    without.pop("sha256")
+    for number, text in enumerate((edited, json.dumps(without))):
+        (tmp_path / "mine.json").write_text(text)
+        out = tmp_path / f"new{number}"
+        words = ["train", "--config", str(tmp_path / "mine.json"), "--out", str(out), "--quiet"]
+        assert cli.main(words) == 0
+        assert folder.read_config(out).epochs == 1
+        assert verify(out).damage == ()
+    (run / "config.json").write_text(edited)
+    said = f"{run}: config.json is damaged: its checksum is wrong"
+    assert refused(["train", "--resume", str(run), "--epochs", "4"], capsys) == said
+    assert cli.main(["verify", str(run)]) == 1

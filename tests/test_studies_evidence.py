@@ -62,22 +62,47 @@ def test_something_else_is_refused(tmp_path: Path, text: str) -> None:
         read(tmp_path / "missing")
 
 
-def test_differences_pair_seeds_and_leave_out_diverged_runs() -> None:
-    found = kept().difference("elu")
+def test_differences_pair_seeds() -> None:
+    pairing = kept().difference("elu")
+    assert pairing is not None
+    found = pairing.interval
     assert found is not None
     assert found.difference == pytest.approx(-2.0)
     spread = 0.5  # of -2.0, -2.5 and -1.5
     half = float(student.ppf(0.975, 2)) * spread / 3**0.5
     assert (found.low, found.high) == pytest.approx((-2 - half, -2 + half))
     assert kept().difference("relu") is None
-    runs = [replace(each, test_error=None) if each.seed == 1 else each for each in kept().runs]
-    less = kept(runs=runs)
-    assert less.diverged("relu") == 1
-    fewer = less.difference("elu")
-    assert fewer is not None
-    assert fewer.pairs == 2
     alone = kept(runs=[each for each in kept().runs if each.setting == "elu"])
     assert alone.difference("elu") is None
+
+
+@pytest.mark.parametrize(
+    ("diverged", "said"),
+    [
+        ({"elu": 1}, "better in 2 and worse in 1 of 3 pairs, no difference found"),
+        ({"relu": 1}, "better in 3 and worse in 0 of 3 pairs, no difference found"),
+        ({"elu": 3, "relu": 3}, "better in 0 and worse in 0 of 3 pairs, no difference found"),
+    ],
+)
+def test_a_diverged_run_loses_its_pair_in_tables_and_figures(
+    diverged: dict[str, int], said: str
+) -> None:
+    runs = [
+        replace(each, test_error=None, tests=each.tests[:1])
+        if each.seed < diverged.get(each.setting, 0)
+        else each
+        for each in kept().runs
+    ]
+    less = kept(runs=runs)
+    _, rows = table.cells(less)
+    assert rows[1][2].text.startswith(said)
+    assert rows[1][2].value is None
+    assert less.diverged("elu") == diverged.get("elu", 0)
+    forest, curves = figures.study(less).axes
+    (text,) = [each.get_text() for each in forest.texts]
+    assert "worse in" in text
+    steps = [list(map(float, line.get_xdata())) for line in curves.lines]  # type: ignore[arg-type]
+    assert steps == [[100.0] if name in diverged else [100.0, 200.0] for name in ("relu", "elu")]
 
 
 def test_the_table() -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pytest
 
 from mpelu.lab import cli, studies
@@ -212,7 +213,9 @@ def test_diverged_runs_are_counted(
     assert "values" not in bad[2]
     assert bad[3]["text"].startswith("diverged at step ")
     assert (good[4]["value"], good[5]["value"]) == (2, 0)
-    assert any("2 of 2 pairs with a diverged run" in note for note in result(tmp_path)["notes"])
+    (said,) = [note for note in result(tmp_path)["notes"] if note.startswith("good - bad: ")]
+    assert "better in 2 and worse in 0 of 2 pairs, no difference found (sign test, p = 0.5)" in said
+    assert said.endswith("; 2 of 4 runs diverged")
     monkeypatch.setattr(executors, "perform", lambda *_, **__: pytest.fail("run again"))
     run(study(good=QUICK, bad=replace(QUICK, lr=1e9)))
 
@@ -424,6 +427,66 @@ def test_dry_run_estimates_every_initialization(
     out = capsys.readouterr().out
     assert "60-mpelu-orthogonal-depth-shape-seed0" in out
     assert "60-mpelu-deep-seed0" in out
+
+
+OWN = """
+import numpy as np
+from dataclasses import replace
+from torch import nn
+
+from mpelu.lab import Config
+from mpelu.lab.studies import Setting, Study
+
+dtypes = set()
+
+
+class Net(nn.Sequential):
+    def forward(self, x):
+        y = super().forward(x)
+        dtypes.add(str(y.dtype))
+        assert x.shape[1:] == (3, 10, 10)
+        return y
+
+
+def net(num_classes, in_channels, input_size):
+    return Net(nn.Flatten(), nn.Linear(in_channels * input_size**2, num_classes))
+
+
+def study():
+    base = Config(data="npz", model="{module}:net", epochs=1, threads=1)
+    return Study(
+        name="own", title="own", needs="arrays", labels=("precision",),
+        settings=lambda source: [
+            Setting(name=each, labels=(each,), paper="", config=replace(base, precision=each))
+            for each in ("fp32", "bf16")
+        ],
+    )
+"""
+
+
+def test_dry_run_of_a_study_of_ones_own_reads_its_data_and_measures_in_its_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "own_study_to_estimate"
+    (tmp_path / f"{name}.py").write_text(OWN.replace("{module}", name))
+    arguments = ["reproduce", f"{name}:study", "--scale", "full", "--seeds", "1", "--dry-run"]
+    arguments += ["--data-dir", "arrays"]
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "arrays" in line
+    (tmp_path / "arrays").mkdir()
+    for split in ("train", "test"):
+        images = np.zeros((20, 10, 10, 3), np.uint8)
+        np.savez(tmp_path / "arrays" / f"{split}.npz", images=images, labels=np.arange(20) % 2)
+    assert cli.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "own, full: 2 runs" in out
+    assert "bf16-seed0" in out
+    assert sys.modules[name].dtypes == {"torch.float32", "torch.bfloat16"}
+    assert not (tmp_path / "out").exists()
 
 
 def jobs(tmp_path: Path, *names: str, config: Config = QUICK) -> list[Job]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_helpers import refused
 from safetensors.torch import load_file
 from train_helpers import equal, final
 
@@ -372,7 +373,7 @@ def test_a_run_folder_imports_no_code_that_was_not_vouched_for(
             text=True,
         )
         assert done.returncode == 2, (command, done.stderr)
-        assert "if you trust it, add" in done.stderr
+        assert "if you trust it, add --trust" in done.stderr
         assert f"--{field} {name}" in done.stderr
         assert done.stderr.count("\n") == 1
     assert run("report", "run", "-o", "page") == 0
@@ -380,17 +381,30 @@ def test_a_run_folder_imports_no_code_that_was_not_vouched_for(
     assert not (here / "new").exists()
 
 
-def test_giving_the_name_again_is_enough(here: Path) -> None:
+@pytest.mark.parametrize("option", ["--activation", "--model", "--data", "--convert"])
+@pytest.mark.parametrize("command", ["eval", "predict", "inspect"])
+def test_a_trained_network_takes_no_settings_that_would_not_count(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str, option: str
+) -> None:
+    given = [command, "run", *(["cat.png"] if command == "predict" else []), option, "mine:network"]
+    told = refused(given, capsys)
+    if command == "inspect" and option != "--convert":
+        assert told == f"inspect: expected RUN or {option}, got both"
+    else:
+        assert told.startswith(f"unknown option {option}")
+
+
+def test_code_named_on_the_command_line_is_trusted_and_nothing_else(here: Path) -> None:
     arguments = ["--model", "mine:network", *TINY, "--epochs", "1", "--out", "run", "--quiet"]
     assert run("train", *arguments) == 0
-    assert run("eval", "run", "--model", "mine:network") == 0
-    assert run("inspect", "run", "--model", "mine:network", "--quiet") == 0
     again = ["--model", "mine:network", "--epochs", "2", "--quiet"]
     assert run("train", "--resume", "run", *again) == 0
-    with pytest.raises(UserError, match="the run uses code of its own"):
+    other = ["--config", "run/config.json", "--model", "resnet-8", "--out", "other", "--quiet"]
+    assert run("train", *other) == 0
+    with pytest.raises(UserError, match="names code to import"):
         load_network(here / "run")
     for wrong in ("xxmine:networkxx", "mine:net", ["mine:other"]):
-        with pytest.raises(UserError, match="the run uses code of its own"):
+        with pytest.raises(UserError, match="names code to import"):
             load_network(here / "run", trust=wrong)
     assert load_network(here / "run", trust={"mine:network"}).config.model == "mine:network"
     assert load_network(here / "run", trust="mine:network").config.model == "mine:network"

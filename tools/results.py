@@ -24,7 +24,6 @@ from mpelu.lab.studies.evidence import figures, table
 from mpelu.lab.studies.evidence.depth import SOFTMAX
 from mpelu.lab.studies.evidence.kept import KEPT, KeptStudy, read
 from mpelu.lab.studies.evidence.unnormalized import REACH
-from mpelu.lab.studies.statistics import paired_difference
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -74,22 +73,21 @@ def study_values(name: str, kept: KeptStudy) -> Iterator[tuple[str, str]]:
         errors = list(kept.errors(setting).values())
         if errors:
             yield f"{name}.{setting}.error", f"{sum(errors) / len(errors):.2f}"
-        if found := kept.difference(setting):
-            yield f"{name}.{setting}.difference", f"{found.difference:+.2f}"
-            yield f"{name}.{setting}.interval", f"[{found.low:+.2f}, {found.high:+.2f}]"
-            yield f"{name}.{setting}.detectable", f"{found.detectable:.2f}"
-            yield f"{name}.{setting}.verdict", _verdict(found.low, found.high)
+        pairing = kept.difference(setting)
+        if pairing and (interval := pairing.interval):
+            yield f"{name}.{setting}.difference", f"{interval.difference:+.2f}"
+            yield f"{name}.{setting}.interval", f"[{interval.low:+.2f}, {interval.high:+.2f}]"
+            yield f"{name}.{setting}.detectable", f"{interval.detectable:.2f}"
+            yield f"{name}.{setting}.verdict", _verdict(interval.low, interval.high)
 
 
 def rival_values(studies: dict[str, KeptStudy]) -> Iterator[tuple[str, str]]:
     """MPELU against its nearest relatives, all of these intervals holding together with 95 %."""
     pairs = [(name, other) for name in MAIN for other in RIVALS if name in studies]
     for name, other in pairs:
-        ones, twos = studies[name].errors("mpelu"), studies[name].errors(other)
-        seeds = sorted(ones.keys() & twos.keys())
-        found = paired_difference(
-            [ones[seed] for seed in seeds], [twos[seed] for seed in seeds], comparisons=len(pairs)
-        )
+        found = studies[name].pairing("mpelu", other, len(pairs)).interval
+        if found is None:  # no sentence of the page is about runs that diverged
+            continue
         yield f"{name}.mpelu-{other}.difference", f"{found.difference:+.2f}"
         yield f"{name}.mpelu-{other}.interval", f"[{found.low:+.2f}, {found.high:+.2f}]"
         yield f"{name}.mpelu-{other}.detectable", f"{found.detectable:.2f}"

@@ -25,7 +25,6 @@ from mpelu.lab.run import files, folder
 WEIGHTS = Path(__file__).parents[1] / "docs" / "results" / "weights"
 ACTIVATIONS = ("relu", "mpelu")
 COPIED = (folder.DATA, folder.PREPROCESS, folder.WEIGHTS)
-CARD = "card.json"
 
 
 def fixed_images(size: int) -> Tensor:
@@ -67,10 +66,10 @@ def publish(run: Path, target: Path) -> dict[str, Any]:
         "cpu": environment["cpu"],
         "torch": environment["torch"],
         "commit": environment["revision"],
-        "sha256_of_weights": hashlib.sha256((target / folder.WEIGHTS).read_bytes()).hexdigest(),
+        folder.CARD_DIGEST: hashlib.sha256((target / folder.WEIGHTS).read_bytes()).hexdigest(),
         "scores_of_fixed_images": scores(target),
     }
-    files.write_json(target / CARD, card)
+    files.write_json(target / folder.CARD, card)
     return card
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -39,7 +40,7 @@ def describe_process(device: torch.device, processes: int = 1) -> dict[str, Any]
         "device": str(device),
         "processes": processes,
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
-        "revision": _revision(Path(__file__).parent),
+        "revision": _revision(Path(__file__).resolve().parent),
         "command": sys.argv,
     }
 
@@ -76,15 +77,32 @@ def _cpu() -> str:
 
 
 def _revision(folder: Path) -> str | None:
-    """The commit of the git repository that mpelu runs from, marked if files have changed."""
+    """The commit of mpelu's own repository, marked if files have changed; None outside of it.
+
+    An installed package may lie inside a repository of the user's, whose commit says nothing of it.
+    """
+    root = folder.parent.parent.parent
     try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.SubprocessError):
+        project = (root / "pyproject.toml").read_text()
+        if folder != root / "src/mpelu/lab" or not re.search('^name = "mpelu"$', project, re.M):
+            return None
+        # Git sets these for its hooks, and they name the repository of the hook.
+        hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+        answers = [
+            subprocess.run(
+                ["git", *words],
+                cwd=folder,
+                env={name: value for name, value in os.environ.items() if name not in hook},
+                capture_output=True,
+                check=True,
+                text=True,
+                timeout=10,
+            ).stdout.strip()
+            for words in (
+                ("rev-parse", "--show-prefix"),
+                ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
+            )
+        ]
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
+    return answers[1] if answers[0] == "src/mpelu/lab/" else None

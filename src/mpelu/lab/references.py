@@ -161,7 +161,8 @@ def check_trusted(
     if unknown:
         named = listed([f"{flag(field)} {name}" for field, name in unknown.items()], "and")
         raise UserError(
-            f"{run}: the run uses code of its own; if you trust it, add {named}, or --trust"
+            f"{run}: names code to import ({named}); if you trust it, add --trust (in Python, "
+            "trust=True)"
         )
 
 

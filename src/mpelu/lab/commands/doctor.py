@@ -39,7 +39,7 @@ def add(subparsers: Any) -> None:
     )
     add_config(parser, ["model_options"])
     parser.add_argument(
-        "--samples", type=int, metavar="N", help="size of the batch (default: up to 32)"
+        "--samples", type=int, metavar="N", help="size of the batch (default: 16 to 32)"
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mpelu.lab.commands.options import add_data_dir, add_trained, load_trained, trusted
+from mpelu.lab.commands.options import add_data_dir, add_trained, load_trained
 
 _EXAMPLES = """\
 examples:
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     named = read_config(arguments.folder).references
     check_trusted(
-        arguments.folder, named, trusted(arguments), ("model", "activation", "convert", "data")
+        arguments.folder, named, arguments.trust, ("model", "activation", "convert", "data")
     )
     trained = load_trained(arguments)
     config = trained.config

@@ -12,10 +12,8 @@ from mpelu.lab.commands.options import (
     add_trust,
     add_weights,
     given,
-    trusted,
 )
 from mpelu.lab.errors import UserError, flag
-from mpelu.lab.references import is_reference
 
 _UNTRAINED = (
     "model_options", "activation", "alpha", "beta", "init", "init_mode", "data", "image_size",
@@ -73,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.images,
             fields.get("data_dir"),
             arguments.out or arguments.folder,
-            trust=trusted(arguments),
+            trust=arguments.trust,
         )
     if arguments.quiet:
         return
@@ -91,8 +89,6 @@ def _check(arguments: argparse.Namespace, fields: dict[str, Any]) -> None:
         raise UserError("inspect: expected RUN or --model, got neither")
     if arguments.folder is None and arguments.weights is not None:
         raise UserError("needs RUN: a network before training has no checkpoints", field="weights")
-    others = [
-        name for name, value in fields.items() if name != "data_dir" and not is_reference(value)
-    ]
+    others = [name for name in fields if name != "data_dir"]
     if arguments.folder is not None and others:
         raise UserError(f"inspect: expected RUN or {flag(others[0])}, got both")

@@ -11,10 +11,9 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpelu.lab.config import FIELDS, TYPES, Config, label
+from mpelu.lab.config import FIELDS, TYPES, Config
 from mpelu.lab.errors import flag, listed
 from mpelu.lab.reading import parse_json
-from mpelu.lab.references import is_reference
 from mpelu.lab.run.folder import WEIGHT_CHOICES
 
 if TYPE_CHECKING:
@@ -45,13 +44,6 @@ def add_trained(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="RUN", help="run folder")
     add_weights(parser, default="final")
     add_trust(parser)
-    for name in ("model", "activation", "convert", "data"):
-        parser.add_argument(
-            flag(name),
-            metavar="NAME",
-            default=argparse.SUPPRESS,
-            help=f"the {label(name)} of the run, if it is code that you trust",
-        )
 
 
 def add_trust(parser: argparse._ActionsContainer) -> None:
@@ -59,12 +51,6 @@ def add_trust(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--trust", action="store_true", help="import the code that the run folder names"
     )
-
-
-def trusted(arguments: argparse.Namespace) -> bool | set[str]:
-    """What may be imported although a run folder names it: everything, or the names given."""
-    values = given(arguments).values()
-    return arguments.trust or {value for value in values if is_reference(value)}
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +78,7 @@ def load_trained(arguments: argparse.Namespace) -> TrainedNetwork:
     """The network that those arguments name. Warns if the run has no final weights yet."""
     from mpelu.lab.training.trained import load_network
 
-    trained = load_network(arguments.folder, arguments.weights, trust=trusted(arguments))
+    trained = load_network(arguments.folder, arguments.weights, trust=arguments.trust)
     if arguments.weights == "final" and trained.source.parent != arguments.folder:
         print(
             f"warning: {arguments.folder} has no final weights yet; using {trained.source}",

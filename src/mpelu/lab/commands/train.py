@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.commands.options import add_config, add_trust, given, trusted
+from mpelu.lab.commands.options import add_config, add_trust, given
 from mpelu.lab.config import FIELDS, GROUPS, Config, differing
 from mpelu.lab.errors import UserError
 from mpelu.lab.paper import PRESETS, preset
@@ -87,8 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         "tensorboard": arguments.tensorboard,
     }
     if config is None:
-        trust = trusted(arguments)
-        outcome = resume(arguments.resume, changes=values, trust=trust, **how)
+        outcome = resume(arguments.resume, changes=values, trust=arguments.trust, **how)
     else:
         outcome = train(config, arguments.out or default_directory(config), **how)
     if arguments.quiet and outcome.state == "diverged":
@@ -153,8 +152,9 @@ def _config(arguments: argparse.Namespace, values: Mapping[str, Any]) -> Config:
         base = preset(arguments.preset)
     elif arguments.config is not None:
         base = _read(arguments.config)
-        named = {name: base[name] for name in FIELDS if is_reference(base.get(name))}
-        check_trusted(arguments.config, named, trusted(arguments))
+        read = {name: base[name] for name in FIELDS if is_reference(base.get(name))}
+        named = {name: value for name, value in read.items() if name not in values}
+        check_trusted(arguments.config, named, arguments.trust)
     try:
         return Config.from_values({**_rescaled(base, values), **values})
     except UserError as error:
@@ -164,15 +164,13 @@ def _config(arguments: argparse.Namespace, values: Mapping[str, Any]) -> Config:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from mpelu.lab.run.checksums import WRONG
     from mpelu.lab.run.files import read_json
     from mpelu.lab.run.folder import migrate_config
 
     try:
-        return migrate_config(read_json(path))
+        return migrate_config(read_json(path, compare=False))
     except ValueError as error:
-        hint = " (if you edited it, remove its entry sha256)" if WRONG in str(error) else ""
-        raise UserError(f"{error}{hint}", field="config") from None
+        raise UserError(str(error), field="config") from None
 
 
 def _rescaled(base: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:

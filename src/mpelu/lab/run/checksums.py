@@ -44,13 +44,16 @@ def seal_json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
     return start + f',\n "{_KEY}": "{hashlib.sha256(start).hexdigest()}"\n}}\n'.encode()
 
 
-def unseal_json(data: bytes, name: str, *, required: bool = False) -> dict[str, Any]:
+def unseal_json(
+    data: bytes, name: str, *, required: bool = False, compare: bool = True
+) -> dict[str, Any]:
     """The JSON object of a file, without its checksum.
 
     Args:
         data: the content of the file.
         name: the name of the file, for errors.
         required: whether the file is known to have a checksum.
+        compare: whether to compare the checksum; not for a file that a user may have edited.
 
     Raises:
         ValueError: in one line, if it isn't an object or was changed since it was written.
@@ -60,6 +63,8 @@ def unseal_json(data: bytes, name: str, *, required: bool = False) -> dict[str, 
     except ValueError as error:
         raise ValueError(f"{name} can't be read: {one_line(error)}") from None
     stated = value.pop(_KEY, None)
+    if not compare:
+        return value
     found = _SEAL.search(data)
     if found is None:
         if required or stated is not None:

@@ -33,12 +33,13 @@ def write_json(path: Path, value: dict[str, Any], *, durable: bool = True) -> No
     write(path, seal_json(value), durable=durable)
 
 
-def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
+def read_json(path: Path, *, required: bool = False, compare: bool = True) -> dict[str, Any]:
     """The JSON object in a file.
 
     Args:
         path: the file.
         required: whether the file is known to have a checksum.
+        compare: whether to compare the checksum; not for a file that a user may have edited.
 
     Raises:
         ValueError: in one line, if there is no such file, it holds anything else, or it was changed
@@ -50,7 +51,7 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
         raise ValueError(f"{path.name} is missing") from None
     except ValueError as error:
         raise ValueError(f"{path.name} can't be read: {error}") from None
-    return unseal_json(data, path.name, required=required)
+    return unseal_json(data, path.name, required=required, compare=compare)
 
 
 def plain(value: Any) -> Any:

@@ -15,6 +15,9 @@
     top5.json                 top-5 error, where a study asked for it
     lock, lock.json           which process is at work
 
+A published network is a folder with config, data, preprocessing, final weights and card.json, which
+says how they were trained, in place of the record of the training.
+
 From schema 3 on, every file has a checksum inside or beside it. Only the package `mpelu.lab.run`
 knows these names. A folder of an older schema is migrated in memory when it is read, and on disk
 when its run is resumed; one of a newer schema is refused.
@@ -58,6 +61,8 @@ TENSORBOARD = "tensorboard"
 INSPECTION = "inspect.json"
 INSPECTION_FIGURE = "inspect.png"
 TOP5 = "top5.json"
+CARD = "card.json"
+CARD_DIGEST = "sha256_of_weights"
 
 _TRIES = 3
 STATES = ("running", "finished", "diverged", "interrupted", "failed")

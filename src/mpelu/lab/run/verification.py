@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class _Check:
         self.damage: list[str] = []
         self.usable: list[str] = []
         self.required = True
+        self.is_published = (run / folder.CARD).exists()
 
     def all(self) -> Verification:
         self._config()
@@ -114,14 +116,16 @@ class _Check:
         def read(path: Path) -> dict[str, Any]:
             return files.read_json(path, required=self.required)
 
-        for name in (folder.ENVIRONMENT, folder.DATA):
+        optional = [folder.INSPECTION, folder.TOP5, HOLDER]
+        needed = [folder.DATA]
+        (optional if self.is_published else needed).append(folder.ENVIRONMENT)
+        for name in (*needed, *(name for name in optional if (self.run / name).exists())):
             self._read(self.run / name, read)
-        for name in (folder.INSPECTION, folder.TOP5, HOLDER):
-            if (self.run / name).exists():
-                self._read(self.run / name, read)
+        if self.is_published:
+            self._read(self.run / folder.CARD, self._card)
         logged = any((self.run / name).is_file() and (self.run / name).stat().st_size
                      for name in LOGS)  # fmt: skip
-        if not logged and not (self.run / folder.STATUS).exists():  # before the first step
+        if not logged and not (self.run / folder.STATUS).exists():  # published, or no step yet
             return {}
         return self._read(self.run / folder.STATUS, read) or {}
 
@@ -141,7 +145,14 @@ class _Check:
                 raise ValueError(problem)
 
         for name in (*LOGS, *(name for name in records if name not in LOGS)):
-            self._read(self.run / name, read)
+            if not self.is_published or (self.run / name).exists():
+                self._read(self.run / name, read)
+
+    def _card(self, path: Path) -> None:
+        stated = files.read_json(path, required=True).get(folder.CARD_DIGEST)
+        with contextlib.suppress(OSError):  # told with the weights
+            if hashlib.sha256((self.run / folder.WEIGHTS).read_bytes()).hexdigest() != stated:
+                raise ValueError(f"{path.name} belongs to other weights than {folder.WEIGHTS}")
 
     def _tensors(self, path: Path) -> bool:
         read_tensors(path, required=self.required)
@@ -149,7 +160,7 @@ class _Check:
 
     def _weights(self, status: dict[str, Any]) -> None:
         final = self.run / folder.WEIGHTS
-        is_expected = status.get("state") == "finished"
+        is_expected = self.is_published or status.get("state") == "finished"
         if (is_expected or final.exists()) and self._read(final, self._tensors):
             self.usable.append("final")
         for path in reversed(list(checkpoint.candidates(self.run))):

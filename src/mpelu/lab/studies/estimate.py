@@ -1,4 +1,6 @@
-"""How long runs would take, from a few measured steps on random images. No data is needed."""
+"""How long runs would take, from a few measured steps on random images.
+
+No data is needed, but for data of the user's own, which alone says its size."""
 
 from __future__ import annotations
 
@@ -21,6 +23,17 @@ _ENOUGH = 5.0
 """Seconds after which no further step is measured."""
 
 Step = Callable[[], None]
+
+
+class DataFacts(NamedTuple):
+    """What the time of a run depends on."""
+
+    classes: int
+    channels: int
+    size: int
+    """Of the image that the network sees."""
+    train_count: int
+    test_count: int
 
 
 class Cost(NamedTuple):
@@ -71,12 +84,17 @@ def seconds(runs: Sequence[NamedRun], threads: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     try:
         costs: dict[str, Cost] = {}
+        facts: dict[str, DataFacts] = {}
         found = {}
         for run in runs:
-            key = str(_what_costs(run.config))
+            config = run.config
+            source = str((config.data, config.data_dir, config.image_size, config.crop))
+            if source not in facts:
+                facts[source] = data_facts(config)
+            key = str((_what_costs(config), facts[source]))
             if key not in costs:
-                costs[key] = measure(run.config)
-            found[run.name] = _total(run.config, costs[key])
+                costs[key] = measure(config, facts[source])
+            found[run.name] = _total(config, costs[key], facts[source])
         return found
     finally:
         torch.set_num_threads(before)
@@ -87,14 +105,33 @@ def _what_costs(config: Config) -> dict[str, object]:
     return {name: getattr(config, name) for name, info in FIELDS.items() if info.costs}
 
 
-def measure(config: Config) -> Cost:
+def data_facts(config: Config) -> DataFacts:
+    """The facts of a config's data, which is read only if nothing else says them.
+
+    Raises:
+        UserError: if the data has to be read, and can't be.
+    """
+    import torch
+
+    from mpelu.lab import data
+
+    info = registry.find(config.data)
+    if info.image_size:
+        _, size = registry.image_sizes(config)
+        return DataFacts(info.num_classes, info.channels, size, info.train_count, info.test_count)
+    found = data.load(config, torch.device("cpu"))
+    counts = (found.train_count, found.test_count)
+    return DataFacts(len(found.classes), found.channels, found.size, *counts)
+
+
+def measure(config: Config, facts: DataFacts) -> Cost:
     """Measures a few steps."""
     count = min(SAMPLE, config.batch_size)
-    train, test = steps_on_noise(config, count)
+    train, test = steps_on_noise(config, count, facts)
     return Cost(_fastest(train) / count, _fastest(test) / count)
 
 
-def steps_on_noise(config: Config, batch_size: int) -> tuple[Step, Step]:
+def steps_on_noise(config: Config, batch_size: int, facts: DataFacts) -> tuple[Step, Step]:
     """Functions that do a training step and a test step on random images.
 
     They run on the GPU if there is one.
@@ -102,32 +139,34 @@ def steps_on_noise(config: Config, batch_size: int) -> tuple[Step, Step]:
     Args:
         config: the run.
         batch_size: number of images, all of them the same in every step.
+        facts: of its data.
     """
     import torch
     from torch.nn.functional import cross_entropy
 
     from mpelu.lab.training import network
+    from mpelu.lab.training.evaluation import autocast
     from mpelu.lab.training.optimizers import build_optimizer
 
-    info = registry.find(config.data)
-    _, size = registry.image_sizes(config)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Every initialization makes steps equally fast, and some need data.
     chosen = replace(config, init="own", init_distribution=None, init_shape=None, linear_std=None)
-    model = network.build(chosen, info.num_classes, info.channels, size)
-    sgd = build_optimizer(model, config, info.channels, size)
+    model = network.build(chosen, facts.classes, facts.channels, facts.size)
+    sgd = build_optimizer(model, config, facts.channels, facts.size)
     model.to(device)
     generator = torch.Generator().manual_seed(0)
-    shape = (batch_size, info.channels, size, size)
+    shape = (batch_size, facts.channels, facts.size, facts.size)
     images = torch.randn(shape, generator=generator).to(device)
-    labels = torch.randint(0, info.num_classes, (batch_size,), generator=generator).to(device)
+    labels = torch.randint(0, facts.classes, (batch_size,), generator=generator).to(device)
 
     def train() -> None:
         if not model.training:
             model.train()
         sgd.zero_grad()
-        output = model(images)
-        loss = cross_entropy(output[0] if isinstance(output, tuple) else output, labels)
+        with autocast(config, device):
+            output = model(images)
+        logits = output[0] if isinstance(output, tuple) else output
+        loss = cross_entropy(logits.float(), labels)
         loss.backward()
         sgd.step()
         loss.item()  # waits for a GPU
@@ -136,7 +175,8 @@ def steps_on_noise(config: Config, batch_size: int) -> tuple[Step, Step]:
     def test() -> None:
         if model.training:
             model.eval()
-        model(images)[0, 0].item()
+        with autocast(config, device):
+            model(images)[0, 0].item()
 
     return train, test
 
@@ -171,10 +211,9 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
-def _total(config: Config, cost: Cost) -> float:
-    info = registry.find(config.data)
-    train_count = min(info.train_count, config.train_limit or info.train_count)
-    test_count = min(info.test_count, config.test_limit or info.test_count)
+def _total(config: Config, cost: Cost, facts: DataFacts) -> float:
+    train_count = min(facts.train_count, config.train_limit or facts.train_count)
+    test_count = min(facts.test_count, config.test_limit or facts.test_count)
     if config.iterations is None:
         assert config.epochs is not None
         images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_interval)

@@ -1,12 +1,14 @@
-"""Statistics over seeds: best (mean ± std), and paired differences with a t interval."""
+"""Statistics over seeds: best (mean ± std), and pairs of runs with the same seed."""
 
 from __future__ import annotations
 
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from mpelu.lab.errors import plural
 
 LEVEL = 0.95
 POWER = 0.8
@@ -159,3 +161,104 @@ def paired_difference(
     t = student_quantile(1 - (1 - level) / (2 * comparisons), count - 1)
     detectable = (t + student_quantile(POWER, count - 1)) * error
     return Interval(mean, mean - t * error, mean + t * error, count, detectable)
+
+
+class Pairing(NamedTuple):
+    """Two settings over the seeds that both have.
+
+    Lower values are better, and a run without a value, because it diverged, loses its pair. Such a
+    run has no place in a mean, and a mean of the others would hide it. Where there is one, the
+    pairs are counted instead, and an exact sign test decides.
+    """
+
+    pairs: int
+    wins: int
+    """Pairs in which the first setting is better."""
+    losses: int
+    lacking: tuple[int, int]
+    """Runs of each setting without a value, also those without a partner."""
+    interval: Interval | None
+    """None if a run of a pair has no value, or there is no pair."""
+    chance: float
+    """Probability of wins so unequal if neither setting were better, times the number of
+    differences that are reported together (Bonferroni)."""
+
+    @property
+    def found(self) -> int:
+        """-1 if the first setting is better, 1 if the second is, and 0 if nothing was found.
+
+        Nothing is better that has more runs without a value than the other.
+        """
+        if self.interval is not None:
+            sign = int(self.interval.found) * (-1 if self.interval.difference < 0 else 1)
+        else:
+            sign = (self.losses > self.wins) - (self.losses < self.wins)
+            sign *= self.chance < 1 - LEVEL
+        first, second = self.lacking
+        return 0 if sign * (second - first) > 0 else sign
+
+    def text(self) -> str:
+        """In words, for a line of notes."""
+        if self.interval is not None:
+            return self.interval.text()
+        if not self.pairs:
+            return "no pair of runs to compare"
+        verdict = "" if self.found else ", no difference found"
+        return (
+            f"better in {self.wins} and worse in {self.losses} of "
+            f"{plural(self.pairs, 'pair')}{verdict} (sign test, p = {self.chance:.2g})"
+        )
+
+
+def pair_seeds(
+    first: Mapping[int, float | None],
+    second: Mapping[int, float | None],
+    *,
+    comparisons: int = 1,
+) -> Pairing:
+    """Compares two settings over the seeds that both have.
+
+    Args:
+        first: the value of each seed, of which a lower one is better; None if the run diverged.
+        second: as the first.
+        comparisons: number of differences that are reported together.
+
+    Example:
+        >>> found = pair_seeds({0: 5.0, 1: None, 2: 5.5}, {0: 6.0, 1: 6.1, 2: 6.2})
+        >>> found.wins, found.losses, found.interval
+        (2, 1, None)
+        >>> pair_seeds({0: 2.0, 1: 3.0}, {0: 1.0, 1: 2.5}).interval.difference
+        0.75
+    """
+    seeds = sorted(first.keys() & second.keys())
+    pairs = [(first[seed], second[seed]) for seed in seeds]
+    whole = [(one, other) for one, other in pairs if one is not None and other is not None]
+    signs = [
+        ((one is None) - (other is None)) if one is None or other is None
+        else (one > other) - (one < other)
+        for one, other in pairs
+    ]  # fmt: skip
+    wins, losses = signs.count(-1), signs.count(1)
+    interval = None
+    if pairs and len(whole) == len(pairs):
+        ones, others = zip(*whole, strict=True)
+        interval = paired_difference(ones, others, comparisons=comparisons)
+    return Pairing(
+        pairs=len(pairs),
+        wins=wins,
+        losses=losses,
+        lacking=(_lacking(first), _lacking(second)),
+        interval=interval,
+        chance=min(1.0, comparisons * _sign_test(wins, losses)),
+    )
+
+
+def _lacking(values: Mapping[int, float | None]) -> int:
+    return sum(value is None for value in values.values())
+
+
+def _sign_test(wins: int, losses: int) -> float:
+    """The two-sided probability of a fair coin falling so unequally, or more so."""
+    count = wins + losses
+    tail = sum(math.comb(count, k) for k in range(min(wins, losses) + 1))
+    return min(1.0, tail / 2.0 ** (count - 1))

@@ -87,10 +87,11 @@ class Execution:
             raise UserError(
                 f"expected a number >= 0, got {self.gpus_per_run}", field="gpus_per_run"
             )
-        if self.ray_address is not None and self.executor != "ray":
-            raise UserError(
-                f"only used by the executor ray, got executor {self.executor}", field="ray_address"
-            )
+        for name, default in (("ray_address", None), ("cpus_per_run", 1.0), ("gpus_per_run", 0.0)):
+            if getattr(self, name) != default and self.executor != "ray":
+                raise UserError(
+                    f"only used by the executor ray, got executor {self.executor}", field=name
+                )
 
     def jobs_at(self, scale: str) -> int:
         """Runs at a time.

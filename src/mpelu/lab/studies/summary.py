@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.studies.gather import EndedRun, Gathered, SettingRuns, is_number
 from mpelu.lab.studies.results import SHRUNK, Cell, Plot, Result, Series
-from mpelu.lab.studies.statistics import paired_difference, paper_value, text_of
+from mpelu.lab.studies.statistics import pair_seeds, paper_value, text_of
 
 Value = Callable[[EndedRun], "float | None"]
 """What a run measured; None if it has no such value, for example because it diverged."""
@@ -179,25 +179,18 @@ def compared(
         comparisons: number of differences that are reported together.
     """
     names = f"{first.scaled.setting.name} - {second.scaled.setting.name}"
-    ones = {each.named.seed: value(each) for each in first.ended}
-    others = {each.named.seed: value(each) for each in second.ended}
-    common = sorted({*ones} & {*others})
-    pairs = [
-        (one, other)
-        for seed in common
-        if (one := ones[seed]) is not None and (other := others[seed]) is not None
-    ]
-    lost = len(common) - len(pairs)
-    diverged = any(each.diverged for each in (*first.ended, *second.ended))
-    lacking = "a diverged run" if diverged else "a run without such a value"
-    counted = f"; {lost} of {plural(len(common), 'pair')} with {lacking}" if lost else ""
-    if not pairs:
-        return f"{names}: no pair of runs to compare{counted}"
-    ones_of, others_of = zip(*pairs, strict=True)
-    interval = paired_difference(ones_of, others_of, comparisons=comparisons)
+    found = pair_seeds(
+        {each.named.seed: value(each) for each in first.ended},
+        {each.named.seed: value(each) for each in second.ended},
+        comparisons=comparisons,
+    )
+    runs = (*first.ended, *second.ended)
+    lacking = "diverged" if any(each.diverged for each in runs) else "have no such value"
+    counted = f"; {sum(found.lacking)} of {plural(len(runs), 'run')} {lacking}"
     together = f" for all {comparisons} differences" if comparisons > 1 else ""
-    kind = f", 95 % paired t interval{together}" if interval.pairs > 1 else ""
-    return f"{names}: {interval.text()}{kind}{counted}"
+    many = found.interval is not None and found.interval.pairs > 1
+    kind = f", 95 % paired t interval{together}" if many else ""
+    return f"{names}: {found.text()}{kind}{counted if any(found.lacking) else ''}"
 
 
 def residual_table(gathered: Gathered) -> Result:

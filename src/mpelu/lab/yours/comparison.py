@@ -237,6 +237,8 @@ def data_of(text: str, data_dir: str | None) -> dict[str, str | None]:
         return {"data": text, "data_dir": data_dir}
     folder = Path(text).expanduser()
     if folder.is_dir():
+        if data_dir is not None:
+            raise UserError(f"can't be combined with the directory --data {text}", field="data_dir")
         kind = "npz" if (folder / "train.npz").is_file() else "folder"
         return {"data": kind, "data_dir": str(folder)}
     choose("data", text, DATA_SETS, noun="data set or directory")

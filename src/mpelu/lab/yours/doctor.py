@@ -26,9 +26,9 @@ from mpelu.lab.studies.results import Cell, Plot, Result, Series
 from mpelu.lab.yours.building import build_model
 
 DIAGNOSIS = "diagnosis.json"
-_MOST_SAMPLES, _FEWEST_SAMPLES = 32, 4
+_MOST_SAMPLES, _FEWEST_SAMPLES = 32, 16
 _MOST_VALUES = 2**20
-"""Values of a batch of random samples; large images make a smaller batch."""
+"""Values of a batch; large images make a smaller one."""
 
 Say = Callable[[str], None]
 
@@ -81,7 +81,11 @@ def diagnose_config(config: Config, samples: int | None, say: Say) -> tuple[Diag
         UserError: if network and data don't fit together.
     """
     model, batches = initial_network(config, samples or _MOST_SAMPLES)
-    images, labels = batches[0]
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    if samples is None:
+        count = min(len(images), _samples_for([images.shape[1:]]))
+        chosen = torch.arange(count) * len(images) // count  # of all classes, which are sorted
+        images, labels = images[chosen], labels[chosen]
     if len(images) < 2:
         raise UserError(f"expected a number >= 2, got {len(images)}", field="samples")
     try:
@@ -99,7 +103,7 @@ def _samples_for(shapes: Sequence[Sequence[int]]) -> int:
 def _tokens(
     model: nn.Module, shapes: Sequence[Sequence[int]], count: int
 ) -> tuple[Tensor, ...] | None:
-    """Random tokens of the model's smallest vocabulary; None if it has no embedding."""
+    """Random tokens of the model's largest vocabulary; None if it has no embedding."""
     sizes = [each.num_embeddings for each in model.modules() if isinstance(each, nn.Embedding)]
     if not sizes:
         return None

@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from mpelu.lab.errors import listed, plural
 from mpelu.lab.studies.gather import Gathered, SettingRuns, is_number
 from mpelu.lab.studies.results import Cell, Plot, Result, Series
-from mpelu.lab.studies.statistics import POWER, Interval, mean_std, paired_difference
+from mpelu.lab.studies.statistics import POWER, Pairing, mean_std, pair_seeds
 from mpelu.lab.studies.summary import NoRuns, last_error
 from mpelu.lab.yours.comparison import Arm, ModelComparison
+
+_DIVERGED = (
+    "a run that diverged has no test error and loses its pair; where there is one, the pairs that "
+    "an activation wins and loses are counted, and an exact sign test takes the place of the "
+    "interval"
+)
 
 
 def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
@@ -32,6 +38,7 @@ def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
         "differences: of test errors, in percentage points; the mean over seeds, each against "
         f"{base.title} with the same seed, and so the same initial weights and batches; 95 % "
         f"intervals by a paired t test{together}",
+        *([_DIVERGED] if any(each.diverged for each in gathered.ended()) else []),
         f"could show: the difference that so many seeds show with probability {POWER:.0%}",
         f"every run: {plural(steps or 0, 'step')} of {comparison.config.batch_size} images, "
         f"{_optimizer(comparison)}; budget {comparison.budget}",
@@ -53,7 +60,7 @@ def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
         rows=tuple(
             _row(comparison, arm, rows[arm], differences.get(arm)) for arm in comparison.arms
         ),
-        headline=_headline(base, differences, verdicts),
+        headline=_headline(rows, differences, verdicts),
         notes=tuple(notes),
         plots=(
             Plot(
@@ -74,44 +81,55 @@ def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
     )  # fmt: skip
 
 
-def difference(first: SettingRuns, second: SettingRuns, comparisons: int) -> Interval | None:
-    """The difference of two arms over the seeds that both finished; None if there is none."""
-    ones = {each.named.seed: last_error(each) for each in first.ended}
-    others = {each.named.seed: last_error(each) for each in second.ended}
-    pairs = [
-        (one, other)
-        for seed in sorted({*ones} & {*others})
-        if (one := ones[seed]) is not None and (other := others[seed]) is not None
-    ]
-    if not pairs:
-        return None
-    left, right = zip(*pairs, strict=True)
-    return paired_difference(left, right, comparisons=comparisons)
+def difference(first: SettingRuns, second: SettingRuns, comparisons: int) -> Pairing:
+    """The difference of two arms over the seeds for which both have ended."""
+    ones, others = (
+        {each.named.seed: last_error(each) for each in runs.ended} for runs in (first, second)
+    )
+    return pair_seeds(ones, others, comparisons=comparisons)
 
 
-def verdict(arm: Arm, base: Arm, found: Interval | None) -> str:
+def verdict(arm: Arm, base: Arm, found: Pairing) -> str:
     """What can be said about an arm, in a sentence."""
-    names = f"{arm.title} and {base.title}"
-    if found is None:
-        return f"{names}: no pair of finished runs to compare"
+    names, interval = f"{arm.title} and {base.title}", found.interval
+    if not found.pairs:
+        return f"{names}: no pair of runs that ended to compare"
     if found.pairs < 2:
         return f"{names}: one pair of runs says nothing; more seeds are needed"
-    if not found.found:
+    if interval is None or bool(found.found) != interval.found:
+        return _counted(arm, base, found)
+    if not interval.found:
         return (
-            f"{names}: no difference found ({found.difference:+.2f} percentage points, between "
-            f"{found.low:+.2f} and {found.high:+.2f}); {plural(found.pairs, 'seed')} could show "
-            f"{found.detectable:.2f}"
+            f"{names}: no difference found ({interval.difference:+.2f} percentage points, between "
+            f"{interval.low:+.2f} and {interval.high:+.2f}); {plural(found.pairs, 'seed')} could "
+            f"show {interval.detectable:.2f}"
         )
-    word = "lower" if found.difference < 0 else "higher"
+    word = "lower" if interval.difference < 0 else "higher"
     return (
-        f"{arm.title} has a {word} test error than {base.title}: by {abs(found.difference):.2f} "
-        f"percentage points (between {min(abs(found.low), abs(found.high)):.2f} and "
-        f"{max(abs(found.low), abs(found.high)):.2f})"
+        f"{arm.title} has a {word} test error than {base.title}: by "
+        f"{abs(interval.difference):.2f} percentage points (between "
+        f"{min(abs(interval.low), abs(interval.high)):.2f} and "
+        f"{max(abs(interval.low), abs(interval.high)):.2f})"
+    )
+
+
+def _counted(arm: Arm, base: Arm, found: Pairing) -> str:
+    """The verdict where runs diverged."""
+    if not found.wins + found.losses:
+        return f"{arm.title} and {base.title}: both diverged with every seed"
+    test = f"sign test, p = {found.chance:.2g}"
+    if found.found:
+        word, count = ("better", found.wins) if found.found < 0 else ("worse", found.losses)
+        pairs = plural(found.pairs, "pair")
+        return f"{arm.title} does {word} than {base.title}: in {count} of {pairs} ({test})"
+    return (
+        f"{arm.title} wins {found.wins} of {plural(found.pairs, 'pair')} and {base.title} "
+        f"{found.losses}, which is not enough to call either better ({test})"
     )
 
 
 def _row(
-    comparison: ModelComparison, arm: Arm, runs: SettingRuns, found: Interval | None
+    comparison: ModelComparison, arm: Arm, runs: SettingRuns, found: Pairing | None
 ) -> tuple[Cell, ...]:
     values = tuple(value for each in runs.ended if (value := last_error(each)) is not None)
     diverged = sum(each.diverged for each in runs.ended)
@@ -120,17 +138,20 @@ def _row(
     error += f" ± {std:.2f}" if len(values) > 1 else ""
     error += f", {diverged} of {len(runs.ended)} diverged" if diverged else ""
     shown = detectable = ""
-    if found is not None:
-        shown = f"{found.difference:+.2f}"
-        if found.pairs > 1:
-            shown += f" [{found.low:+.2f}, {found.high:+.2f}]"
-            detectable = f"{found.detectable:.2f}"
+    interval = found and found.interval
+    if interval is not None:
+        shown = f"{interval.difference:+.2f}"
+        if interval.pairs > 1:
+            shown += f" [{interval.low:+.2f}, {interval.high:+.2f}]"
+            detectable = f"{interval.detectable:.2f}"
+    elif found is not None and found.pairs:
+        shown = f"wins {found.wins} of {plural(found.pairs, 'pair')}, loses {found.losses}"
     cost = comparison.costs[arm.name]
     return (
         Cell(arm.label),
         *([Cell(arm.init)] if _has_inits(comparison) else []),
         Cell(error, mean, values),
-        Cell(shown, None if found is None else found.difference),
+        Cell(shown, None if interval is None else interval.difference),
         Cell(detectable, float(detectable) if detectable else None),
         Cell(f"{1000 * cost.step:.3g}", 1000 * cost.step),
         Cell(f"{cost.memory:.3g}", cost.memory),
@@ -142,19 +163,18 @@ def _has_inits(comparison: ModelComparison) -> bool:
 
 
 def _headline(
-    base: Arm, differences: Mapping[Arm, Interval | None], verdicts: Sequence[str]
+    rows: Mapping[Arm, SettingRuns], differences: Mapping[Arm, Pairing], verdicts: Sequence[str]
 ) -> str:
-    """The differences that were found, then the arms without one."""
-    found = [
-        text
-        for text, each in zip(verdicts, differences.values(), strict=True)
-        if each is None or each.pairs < 2 or each.found
-    ]
+    """The runs that diverged, the differences that were found, then the arms without one."""
+    base = next(iter(rows))
     same = {
-        arm.title: each
+        arm.title: each.interval
         for arm, each in differences.items()
-        if each is not None and each.pairs > 1 and not each.found
+        if each.interval is not None and each.interval.pairs > 1 and not each.interval.found
     }
+    found = _diverged(rows) + [
+        text for text, arm in zip(verdicts, differences, strict=True) if arm.title not in same
+    ]
     if same:
         could = [each.detectable for each in same.values()]
         least, most = f"{min(could):.2f}", f"{max(could):.2f}"
@@ -167,13 +187,27 @@ def _headline(
     return "; ".join(found)
 
 
+def _diverged(rows: Mapping[Arm, SettingRuns]) -> list[str]:
+    """How many runs of each arm diverged, if one did; the first arm is always named."""
+    counts = {arm: sum(each.diverged for each in runs.ended) for arm, runs in rows.items()}
+    if not any(counts.values()):
+        return []
+    base = next(iter(rows))
+    words = [
+        f"{arm.title} {'' if place else 'diverged '}in "
+        + (f"{counts[arm]} of {plural(len(rows[arm].ended), 'run')}" if counts[arm] else "none")
+        for place, arm in enumerate(arm for arm in rows if counts[arm] or arm is base)
+    ]
+    return [listed(words, "and")]
+
+
 def _optimizer(comparison: ModelComparison) -> str:
     config = comparison.config
     return f"{config.optimizer}, learning rate {config.lr:g}, {config.schedule} schedule"
 
 
 def _curves(rows: dict[Arm, SettingRuns], kind: str, quantity: str) -> list[Series]:
-    """The mean over the seeds that have a value at each step."""
+    """The mean over seeds, at the steps that every run has reached."""
     found = []
     for arm, runs in rows.items():
         values: dict[int, list[float]] = {}
@@ -182,7 +216,8 @@ def _curves(rows: dict[Arm, SettingRuns], kind: str, quantity: str) -> list[Seri
                 if is_number(row.get("step")) and is_number(row.get(quantity)):
                     values.setdefault(row["step"], []).append(row[quantity])
         if values:
-            steps = sorted(values)
+            # A mean ends where a run diverged: that of the others would hide it.
+            steps = sorted(s for s, each in values.items() if len(each) == len(runs.ended))
             means = [_mean(values[step]) for step in steps]
             found.append(Series(arm.title, steps, means, arm.activation))
     return found

@@ -48,11 +48,13 @@ def _forest(kept: KeptStudy, axes: Axes) -> None:
     """A line for each difference: its interval, and a point at the mean."""
     shown = [(first, kept.difference(first)) for first, _ in kept.comparisons]
     names = []
-    for place, (name, interval) in enumerate(shown):
+    for place, (name, found) in enumerate(shown):
         names.append(kept.labels[name])
+        interval = found and found.interval
         if interval is None:
-            if kept.diverged(name):
-                axes.text(0, place, " all runs diverged", va="center", fontsize=9, color="#D55E00")
+            if found is not None:
+                text = f" better in {found.wins}, worse in {found.losses}; some runs diverged"
+                axes.text(0, place, text, va="center", fontsize=9, color="#D55E00")
             continue
         color = "#0072B2" if interval.found else "#777777"
         if interval.pairs > 1:
@@ -74,12 +76,13 @@ def _curves(kept: KeptStudy, axes: Axes) -> None:
     """The mean test error over seeds, by step."""
     looks = zip(cycle(COLORS), cycle(STYLES), strict=False)
     for (name, label), (color, style) in zip(kept.labels.items(), looks, strict=False):
+        runs = [run for run in kept.runs if run.setting == name]
         by_step: dict[int, list[float]] = {}
-        for run in kept.runs:
-            if run.setting == name:
-                for step, error in run.tests:
-                    by_step.setdefault(step, []).append(error)
-        steps = sorted(by_step)
+        for run in runs:
+            for step, error in run.tests:
+                by_step.setdefault(step, []).append(error)
+        # A mean ends where a run diverged: that of the others would hide it.
+        steps = sorted(step for step, errors in by_step.items() if len(errors) == len(runs))
         means = [statistics.fmean(by_step[step]) for step in steps]
         axes.plot(steps, means, style, color=color, marker="o", markersize=3.5, label=label)
     axes.set(xlabel="steps", ylabel="test error, %", title="Mean over seeds")

@@ -10,7 +10,7 @@ from typing import Any
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files
 from mpelu.lab.studies.gather import EndedRun, Gathered, is_number
-from mpelu.lab.studies.statistics import Interval, paired_difference
+from mpelu.lab.studies.statistics import Pairing, pair_seeds
 
 KEPT = "kept.json"
 """Beside result.json."""
@@ -59,20 +59,21 @@ class KeptStudy:
         """Number of runs that diverged."""
         return sum(run.setting == setting and run.test_error is None for run in self.runs)
 
-    def difference(self, setting: str) -> Interval | None:
-        """To the setting it is compared with, over the seeds that both have; None without any."""
+    def difference(self, setting: str) -> Pairing | None:
+        """To the setting it is compared with; None without one, or without a seed in common."""
         others = [second for first, second in self.comparisons if first == setting]
         if not others:
             return None
-        ones, twos = self.errors(setting), self.errors(others[0])
-        seeds = sorted(ones.keys() & twos.keys())
-        if not seeds:
-            return None
-        return paired_difference(
-            [ones[seed] for seed in seeds],
-            [twos[seed] for seed in seeds],
-            comparisons=len(self.comparisons),
+        found = self.pairing(setting, others[0], len(self.comparisons))
+        return found if found.pairs else None
+
+    def pairing(self, first: str, second: str, comparisons: int) -> Pairing:
+        """Two settings over the seeds that both have."""
+        ones, twos = (
+            {run.seed: run.test_error for run in self.runs if run.setting == name}
+            for name in (first, second)
         )
+        return pair_seeds(ones, twos, comparisons=comparisons)
 
 
 def steps_to(run: KeptRun, error: float) -> int | None:

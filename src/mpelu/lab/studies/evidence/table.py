@@ -10,7 +10,7 @@ from mpelu.lab.studies.evidence import figures
 from mpelu.lab.studies.evidence.kept import KEPT, KeptStudy, keep, steps_to, write
 from mpelu.lab.studies.gather import Gathered
 from mpelu.lab.studies.results import Cell, Result
-from mpelu.lab.studies.statistics import POWER, Interval, mean_std
+from mpelu.lab.studies.statistics import POWER, Pairing, mean_std
 from mpelu.lab.studies.summary import NoRuns
 
 
@@ -83,9 +83,12 @@ def _error(kept: KeptStudy, setting: str) -> Cell:
     return Cell(text, mean, errors)
 
 
-def _difference(interval: Interval | None) -> list[Cell]:
-    if interval is None:
+def _difference(found: Pairing | None) -> list[Cell]:
+    if found is None:
         return [Cell(""), Cell("")]
+    interval = found.interval
+    if interval is None:
+        return [Cell(found.text()), Cell("")]
     if interval.pairs < 2:
         return [Cell(f"{interval.difference:+.2f}", interval.difference), Cell("")]
     text = f"{interval.difference:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"

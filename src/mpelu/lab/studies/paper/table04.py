@@ -9,7 +9,7 @@ from mpelu.lab import paper
 from mpelu.lab.config import Config
 from mpelu.lab.studies import scale
 from mpelu.lab.studies.differences import differences
-from mpelu.lab.studies.estimate import steps_on_noise
+from mpelu.lab.studies.estimate import data_facts, steps_on_noise
 from mpelu.lab.studies.gather import Gathered
 from mpelu.lab.studies.results import Cell, Result
 from mpelu.lab.studies.study import Study
@@ -36,7 +36,10 @@ def summarize(gathered: Gathered) -> Result:
     study, options = gathered.study, gathered.options
     configs = {name: config(name, options.scale) for name in PAPER}
     rounds = ROUNDS[options.scale]
-    steps = {name: steps_on_noise(each, each.batch_size)[0] for name, each in configs.items()}
+    steps = {
+        name: steps_on_noise(each, each.batch_size, data_facts(each))[0]
+        for name, each in configs.items()
+    }
     times = interleaved(steps, rounds)
     rows = []
     for name, printed in PAPER.items():
