@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils import parametrize
 
 from mpelu.graph import (
     Call,
@@ -132,7 +132,9 @@ def initialize_(
         return lsuv_(model, example_inputs, generator=generator)
     model = unwrap(model)
     parameters = check_model("initialize_", model, generator)
-    calls, weights = _calls(model, example_inputs, input_shape)
+    # Reading a weight may change what its parametrization keeps.
+    with evaluating(_parametrizations(model)):
+        calls, weights = _calls(model, example_inputs, input_shape)
     choice = choose(calls, method, mode, distribution, activation_shape)
     critical = choice.method == "critical"
 
@@ -154,7 +156,6 @@ def initialize_(
     balanced: set[int] = set()
     tailoring: Tailoring | None = None
     with contextlib.ExitStack() as guards:
-        # Reading a weight may change what its parametrization keeps.
         guards.enter_context(evaluating(_parametrizations(model)))
         plans, planner = plan()
         if choice.activation_shape is not None:
@@ -178,19 +179,26 @@ def initialize_(
         # No weight has been written so far.
         if example_inputs is not None:
             guards.enter_context(unchanged_on_error(model))
-        elif choice.distribution == "orthogonal" or not all(map(_is_plain, parameters.values())):
+        elif (
+            choice.distribution == "orthogonal"
+            or not all(map(_is_plain, parameters.values()))
+            or any(plan.is_inverted for plan in plans)
+        ):
             # Drawing normal numbers into plain parameters can't fail, and copies take time.
             guards.enter_context(restored_on_error([*model.parameters(), *model.buffers()]))
-        fill_all_(plans, parameters, choice, std, generator)
+        fill_all_(plans, parameters, weights, choice, std, generator)
         reset_norms_(model)
-        zero_biases_(plan.bias for plan in plans)
+        zero_biases_(plan.bias for plan in plans if not plan.left)
         for each in plans:
             fill_bias_(each.bias, each.bias_std, generator)
-        fill_shifts_(plans)
+        fill_shifts_(plans, weights)
         if example_inputs is not None:
             measured, scaled = measure_(model, example_inputs, plans, choice.method)
             if mode == "balanced" and choice.method in FITTED:
                 balanced = balance_gradients_(model, example_inputs, plans, measured)
+    for each in plans:
+        if each.is_inverted:
+            weights.refresh(each.name)
     rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled, balanced)
     if critical or choice.activation_shape is not None:
         shape = None if tailoring is None else tailoring.shape
@@ -203,7 +211,7 @@ def _is_plain(parameter: nn.Parameter) -> bool:
 
 
 def _parametrizations(model: nn.Module) -> list[nn.Module]:
-    lists = [part for part in model.modules() if isinstance(part, ParametrizationList)]
+    lists = [part for part in model.modules() if isinstance(part, parametrize.ParametrizationList)]
     return [part for each in lists for part in each.modules()]
 
 
@@ -214,7 +222,11 @@ def _calls(
         return _calls_by_shape(model, input_shape)
     if inputs is None:
         try:
-            return trace(model), Weights(model)
+            # Cached, so that what computes a weight gives the trace the tensor noted here.
+            with parametrize.cached():
+                weights = Weights(model)
+                weights.read_parametrizations()
+                return trace(model), weights
         except Exception as error:
             raise ValueError(
                 "initialize_: expected example_inputs or input_shape for a model that torch.fx "

@@ -55,7 +55,9 @@ def measure_(
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     parameters = dict(model.named_parameters())
-    planned = {id(parameters[plan.name]) for plan in plans}
+    planned = {
+        id(parameter) for plan in plans for parameter in weights.originals(plan.name).values()
+    }
     planned |= {id(plan.bias) for plan in plans if plan.offset}
 
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
@@ -83,7 +85,9 @@ def measure_(
             layer.weight.mul_(factor)
             if plan.offset and layer.bias is not None:
                 layer.bias.sub_(plan.shift).mul_(factor).add_(plan.shift)
-            if plan.is_computed or weights.is_computed(layer.weight):
+            if plan.is_inverted:
+                weights.write(plan.name, layer.weight)
+            elif plan.is_computed or weights.is_computed(layer.weight):
                 parameters[plan.name].mul_(factor)
             scaled.add(index)
             output = run()

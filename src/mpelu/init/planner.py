@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpelu.graph import Call, Weights
+from mpelu.graph import WEIGHT_HOOKS, Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.critical import squared_slope
 from mpelu.init.layers import Layer, layer_of
@@ -30,12 +30,12 @@ from mpelu.init.outputs import TARGET, after_fixed, after_random, by_group, devi
 from mpelu.init.plan import (
     CAPPED_NOTE,
     CHANGED_NOTE,
-    FITTED,
     HOOK_NOTE,
     LARGEST,
     NOISE_NOTE,
     OFF,
     REUSED_NOTE,
+    SCALE_NOTE,
     STATE_NOTE,
     TANGENT_NOTE,
     Plan,
@@ -126,7 +126,8 @@ class Planner:
         module = call.target
         if self._knows_shapes or not isinstance(module, nn.Module):
             return False
-        return bool(module._forward_hooks or module._forward_pre_hooks)
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        return not all(isinstance(hook, WEIGHT_HOOKS) for hook in hooks)
 
     def _step(self, call: Call) -> float:
         return max((self._steps[fed] for fed in call.fed_by), default=1.0)
@@ -179,7 +180,9 @@ class Planner:
             mean, variance = after_random(layer, signal, reached, self._of_weight[key].std)
             variance = variance + self._of_weight[key].bias_std ** 2
         else:
-            mean, variance = after_fixed(layer, signal)
+            is_left = key in self._of_weight and bool(self._of_weight[key].left)
+            now = replace(layer, weight=self._weights.again(layer.weight))
+            mean, variance = after_fixed(now, signal, keeps_bias=is_left)
         is_free = (
             self._method in ("exact", "critical")
             and is_trained
@@ -214,19 +217,30 @@ class Planner:
 
     def _adjust(self, plan: Plan, layer: Layer, signal: Signal, reached: float) -> None:
         """Takes into account how a weight is computed, and that first-order rules may explode."""
-        if self._method not in FITTED:
-            return
-        if self._knows_shapes and self._method not in ("exact", "critical"):
+        if self._method in ("taylor", "msra") and self._knows_shapes:
             _, variance = after_random(layer, signal, reached, plan.std)
             if average(variance) > LARGEST:
                 plan.std = plan.std * math.sqrt(TARGET / average(variance))
                 plan.doubts = (*plan.doubts, CAPPED_NOTE)
         if plan.is_computed:
-            plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
-            if plan.is_fixed and self._weights.has_state(plan.name):
-                plan.left = STATE_NOTE
-            elif not plan.is_fixed and not self._weights.takes_noise(plan.name, average(plan.std)):
-                plan.is_fixed, plan.left = True, NOISE_NOTE
+            self._adjust_computed(plan)
+        if plan.left:
+            plan.is_fixed, plan.bias_std = True, 0.0
+            plan.std = deviation(self._weights.again(plan.weight))
+
+    def _adjust_computed(self, plan: Plan) -> None:
+        """Finds out how the weight follows from its parameters, or whether it can't."""
+        weights = self._weights
+        if weights.can_write(plan.weight, average(plan.std)):
+            plan.is_inverted = True
+            return
+        plan.is_fixed = not 0.5 < weights.exponent(plan.weight) < 1.5
+        if weights.parametrized(plan.name) is None:
+            plan.doubts = (*plan.doubts, SCALE_NOTE) if plan.is_fixed else plan.doubts
+        elif plan.is_fixed or self._method == "lsuv":
+            plan.left = STATE_NOTE
+        elif not weights.takes_noise(plan.name, average(plan.std)):
+            plan.left = NOISE_NOTE
 
     def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
         if call.target is None:
@@ -277,7 +291,7 @@ class Planner:
             reached: share of the layer's inputs that are not padding.
         """
         if self._method == "lsuv":  # done already
-            return None, deviation(layer.weight), 0.0
+            return None, deviation(self._weights.again(layer.weight)), 0.0
         if self._method == "gaussian":
             return None, self._gaussian_std, 0.0
         if self._method == "xavier":

@@ -19,6 +19,7 @@ from mpelu.init.plan import (
     HOOK_NOTE,
     OFF,
     REUSED_NOTE,
+    SCALE_NOTE,
     TANGENT_NOTE,
     UNEVEN_NOTE,
     Plan,
@@ -139,7 +140,7 @@ def rows_of(
         )
         for index, plan in enumerate(plans)
     ]
-    placed = {plan.name for plan in plans}
+    placed = {name for plan in plans for name in weights.originals(plan.name)}
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     reset = {id(parameter) for module in norms for parameter in module.parameters()}
     rows += [
@@ -177,12 +178,12 @@ def _row(plan: Plan, rule: str, measured: float | None, scaled_std: float | None
 
 def _std(plan: Plan) -> float:
     if plan.left or not plan.is_trained:
-        return deviation(plan.weight)
+        return average(plan.std) if plan.left else deviation(plan.weight)
     return math.sqrt(average(plan.std**2))
 
 
 _LASTING = (
-    UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, UNEVEN_NOTE, REUSED_NOTE,
+    UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, UNEVEN_NOTE, REUSED_NOTE, SCALE_NOTE,
     HOOK_NOTE.partition("}")[2],
 )  # fmt: skip
 """Notes that a measurement on one batch doesn't settle."""
