@@ -596,3 +596,93 @@ def test_errors_come_before_changes(inputs: Any, options: dict[str, Any], messag
 def test_bad_models(model: Any, error: type[Exception], message: str, method: str) -> None:
     with pytest.raises(error, match=message):
         initialize_(model, torch.zeros(2, 2), method)
+
+
+# Few outputs
+
+
+def relu_mlp(outputs: int, depth: int = 20, width: int = 128) -> nn.Sequential:
+    parts: list[nn.Module] = []
+    for _ in range(depth - 1):
+        parts += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Linear(width, outputs))
+
+
+@pytest.mark.parametrize("method", ["exact", "taylor", "critical", "lsuv"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_mean_of_few_outputs_does_not_explode(outputs: int, method: str) -> None:
+    squares, stds = [], []
+    for seed in range(9):
+        torch.manual_seed(seed)
+        model = relu_mlp(outputs)
+        report = initialize_(model, torch.randn(256, 128), method=method)
+        with torch.no_grad():
+            squares.append(model(torch.randn(1024, 128)).square().mean().item())
+        stds.append(model[-1].weight.std().item())
+        assert report.rows[-1].measured == pytest.approx(squares[-1], rel=0.5)
+    assert sorted(squares)[4] < 2
+    if method != "lsuv":
+        # E[x^2] before the head is one half.
+        assert all(0.7 < std / (2 / 128) ** 0.5 < 1.4 for std in stds)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_few_samples_of_few_outputs_are_noted(outputs: int) -> None:
+    few = initialize_(relu_mlp(outputs, depth=2), torch.randn(8, 128)).rows[-1]
+    assert "too few values to judge" in few.note
+    many = initialize_(relu_mlp(outputs, depth=2), torch.randn(256, 128)).rows[-1]
+    assert "too few values to judge" not in many.note
+
+
+def test_a_mean_that_all_samples_share_is_noted() -> None:
+    report = initialize_(relu_mlp(1), torch.randn(256, 128))
+    assert "the mean square was measured" in report.rows[-1].note
+    assert not report.rows[-2].note
+
+
+def test_a_weight_by_hand_with_one_output_is_scaled_by_what_feeds_it() -> None:
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(128, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.matmul(input=x.cumsum(1), other=self.weight)  # which no rule predicts
+
+    report = initialize_(nn.Sequential(nn.Linear(64, 128), Head()), torch.randn(256, 64))
+    # The mean square of a sum of i values of variance one is i.
+    assert report.rows[-1].std == pytest.approx((128 * 64.5) ** -0.5, rel=0.3)
+
+
+@pytest.mark.parametrize("actions", [1, 2])
+def test_a_head_of_few_actions_on_frames_trains_where_the_start_of_torch_does(actions: int) -> None:
+    """Frames are alike: a dark background with a bright square."""
+
+    def losses(initialized: bool) -> list[float]:
+        generator = torch.Generator().manual_seed(0)
+        torch.manual_seed(1)
+        frames = torch.full((32, 4, 84, 84), 40, dtype=torch.uint8)
+        places = torch.randint(8, 68, (32, 2), generator=generator).tolist()
+        for frame, (row, column) in zip(frames, places, strict=True):
+            frame[:, row : row + 8, column : column + 8] = 236
+        x = frames / 255
+        model = nn.Sequential(
+            nn.Conv2d(4, 8, 8, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 2), nn.ReLU(),
+            nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(784, 128), nn.ReLU(),
+            nn.Linear(128, actions),
+        )  # fmt: skip
+        if initialized:
+            initialize_(model, x)
+        target = torch.randn(32, actions, generator=generator)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        found = []
+        for _ in range(30):
+            loss = (model(x) - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    for each in (losses(False), losses(True)):
+        assert each[-1] < each[0]

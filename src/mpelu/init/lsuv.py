@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from mpelu.graph import Call, Inputs, Weights, record, unchanged_on_error, unwrap
 from mpelu.init.layers import Layer, layer_of
+from mpelu.init.measuring import FEW_OUTPUTS
 from mpelu.init.model import (
     check_inputs,
     check_model,
     input_error,
+    mean_square_of,
     reset_norms_,
     variance_of,
     zero_biases_,
@@ -41,7 +43,8 @@ def lsuv_(
     max_rounds: int = 20,
     generator: torch.Generator | None = None,
 ) -> Report:
-    """Orthonormal weights, each layer scaled until its output has unit variance.
+    """Orthonormal weights, each layer scaled until its output has unit variance; with one or two
+    outputs, a mean square of one.
 
     One forward pass does it all: where the pass reaches a layer everything below is done, so the
     layer is run again on the input at hand until it is done too, and the pass goes on. Batch norm
@@ -120,7 +123,8 @@ def lsuv_(
         if layer is None:
             return output
         weight = layer.weight
-        variance = variance_of(output)
+        observe = mean_square_of if layer.out_channels <= FEW_OUTPUTS else variance_of
+        variance = observe(output)
         rounds = 0
         while is_set(weight) and not abs(variance - 1) <= tolerance:
             if rounds == max_rounds or not 0 < variance < float("inf"):
@@ -131,7 +135,7 @@ def lsuv_(
             weight.div_(variance**0.5)
             keep(weight, known.name(weight))
             output = run()
-            variance = variance_of(output)
+            variance = observe(output)
             rounds += 1
         reached[known.key(weight)] = variance
         return output

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mpelu.graph import (
     Call,
     Inputs,
+    Ref,
     Weights,
     arguments,
     evaluating,
@@ -21,9 +22,19 @@ from mpelu.graph import (
     unchanged,
 )
 from mpelu.init.layers import layer_of
-from mpelu.init.model import variance_of
+from mpelu.init.model import mean_square_of, variance_of
 from mpelu.init.operations import is_known
-from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, OFF, REUSED_NOTE, UNEVEN_NOTE, Plan
+from mpelu.init.plan import (
+    FEW_NOTE,
+    FITTED,
+    LARGEST,
+    MEAN_NOTE,
+    OFF,
+    REUSED_NOTE,
+    UNEVEN_NOTE,
+    Plan,
+)
+from mpelu.init.values import average
 
 TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off
@@ -32,8 +43,11 @@ DOUBTED_TOLERANCE = 1.02
 """The same where the prediction is in doubt."""
 ROUNDING = 1e-10
 """A variance below this share of the prediction is that of a constant."""
-FEW = 4
-"""A measurement on at most this many values per channel is noted."""
+FEW, LEAST = 4, 32
+"""A measurement on at most this many values per channel, or values at all, is noted."""
+FEW_OUTPUTS = 2
+"""Of a layer with at most this many outputs the mean square is measured. Samples differ little
+behind many layers, so a variance of one would take a large mean."""
 UNEVEN = 1.3
 """A measurement is noted where the halves of the batch differ by more than this factor: a few
 examples make most of the variance, and another batch may have others."""
@@ -45,7 +59,8 @@ last weight's."""
 def measure_(
     model: nn.Module, inputs: Inputs, plans: Sequence[Plan], method: str
 ) -> tuple[dict[int, float], set[int]]:
-    """Variances of the layers' outputs at the first use of each weight, and which were scaled.
+    """Variances of the layers' outputs at the first use of each weight (mean squares where there
+    are few outputs), and which were scaled.
 
     Where the pass reaches a layer everything before it is done. A layer whose output is off its
     prediction by more than `TOLERANCE` is scaled and run again on the input at hand.
@@ -60,6 +75,20 @@ def measure_(
     }
     planned |= {id(plan.bias) for plan in plans if plan.offset}
 
+    entering = 0.0
+    """Mean square of what enters a layer of few outputs."""
+
+    def enter(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal entering
+        layer = layer_of(call)
+        if layer is not None and layer.out_channels <= FEW_OUTPUTS:
+            refs, values = [*call.args, *call.kwargs.values()], [*args, *kwargs.values()]
+            entering = next(
+                mean_square_of(value)
+                for ref, value in zip(refs, values, strict=True)
+                if isinstance(ref, Ref) and ref.index == layer.fed
+            )
+
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
         layer = layer_of(call)
         index = None if layer is None else by_weight.get(weights.key(layer.weight))
@@ -67,21 +96,29 @@ def measure_(
         if layer is None or index is None or is_hidden:
             return output
         plan = plans[index]
-        variance = variance_of(output)
+        is_few = layer.out_channels <= FEW_OUTPUTS
+        observe = mean_square_of if is_few else variance_of
+        variance = observe(output)
         if index in measured:
             if _is_off(variance, measured[index], OFF) and REUSED_NOTE not in plan.doubts:
                 plan.doubts = (*plan.doubts, REUSED_NOTE)
             return output
+        if is_few:
+            # A few draws of weights say little about their scale; what they are drawn for does.
+            reached = layer.fan_in * plan.reached * entering
+            estimate = average(plan.std**2) * reached + plan.bias_std**2
+        else:
+            estimate = variance
         can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
         # What is left of a constant by rounding says nothing about the scale.
-        can_scale = can_scale and variance > ROUNDING * (plan.predicted or 0.0)
+        can_scale = can_scale and estimate > ROUNDING * (plan.predicted or 0.0)
         tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
-        if can_scale and _is_off(variance, plan.predicted, tolerance):
+        if can_scale and _is_off(estimate, plan.predicted, tolerance):
             assert plan.predicted is not None
             shift = plan.bias_std**2
-            if variance <= shift:  # of the biases alone
+            if estimate <= shift:  # of the biases alone
                 return output
-            factor = ((plan.predicted - shift) / (variance - shift)) ** 0.5
+            factor = ((plan.predicted - shift) / (estimate - shift)) ** 0.5
             layer.weight.mul_(factor)
             if plan.offset and layer.bias is not None:
                 layer.bias.sub_(plan.shift).mul_(factor).add_(plan.shift)
@@ -91,15 +128,25 @@ def measure_(
                 parameters[plan.name].mul_(factor)
             scaled.add(index)
             output = run()
-            variance = variance_of(output)
+            variance = observe(output)
         measured[index] = variance
-        if output.numel() <= FEW * layer.out_channels:
+        if is_few and variance > OFF * variance_of(output):
+            plan.doubts = (*plan.doubts, MEAN_NOTE)
+        if output.numel() <= max(FEW * layer.out_channels, LEAST):
             plan.doubts = (*plan.doubts, FEW_NOTE)
         elif _is_uneven(output):
             plan.doubts = (*plan.doubts, UNEVEN_NOTE)
         return output
 
-    record(model, inputs, after=measure, written=planned, weights=weights, known=is_known)
+    record(
+        model,
+        inputs,
+        before=enter,
+        after=measure,
+        written=planned,
+        weights=weights,
+        known=is_known,
+    )
     return measured, scaled
 
 

@@ -106,5 +106,10 @@ def variance_of(output: Tensor) -> float:
     return output.to(torch.promote_types(output.dtype, torch.float32)).var(correction=0).item()
 
 
+def mean_square_of(output: Tensor) -> float:
+    """Over all elements."""
+    return output.to(torch.promote_types(output.dtype, torch.float32)).square().mean().item()
+
+
 def _is_view_of_trained(tensor: Tensor) -> bool:
     return tensor._base is not None and tensor._base.requires_grad

@@ -27,7 +27,8 @@ SCALE_NOTE = "the function that computes it sets its scale, which doesn't follow
 PART_NOTE = "lsuv sets no part of a parameter and nothing computed from one; left as it was"
 HOOK_NOTE = "fed by {name}, whose weight a hook computes"
 CHANGED_NOTE = "fed by {name}, whose output a hook may change"
-FEW_NOTE = "measured on very few values per channel"
+FEW_NOTE = "measured on too few values to judge"
+MEAN_NOTE = "few outputs: the mean square was measured, most of which all samples share"
 UNEVEN_NOTE = "its variance differs between the halves of the batch"
 CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
 

@@ -17,6 +17,7 @@ from mpelu.init.plan import (
     CAPPED_NOTE,
     FEW_NOTE,
     HOOK_NOTE,
+    MEAN_NOTE,
     OFF,
     REUSED_NOTE,
     SCALE_NOTE,
@@ -49,7 +50,8 @@ class Row:
     predicted: float | None = None
     """Variance of the layer's output by propagation of moments."""
     measured: float | None = None
-    """The same on the example inputs."""
+    """The same on the example inputs; of one or two outputs the mean square, which `predicted` is
+    too, since weights have mean zero."""
     gradient: float | None = None
     """Predicted variance of the gradient at the layer's output, relative to the last call's.
     This and the next two are predicted by "critical", "deep" and shapes by depth."""
@@ -183,8 +185,8 @@ def _std(plan: Plan) -> float:
 
 
 _LASTING = (
-    UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, UNEVEN_NOTE, REUSED_NOTE, SCALE_NOTE,
-    HOOK_NOTE.partition("}")[2],
+    UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, MEAN_NOTE, UNEVEN_NOTE, REUSED_NOTE,
+    SCALE_NOTE, HOOK_NOTE.partition("}")[2],
 )  # fmt: skip
 """Notes that a measurement on one batch doesn't settle."""
 
