@@ -598,6 +598,70 @@ def test_bad_models(model: Any, error: type[Exception], message: str, method: st
         initialize_(model, torch.zeros(2, 2), method)
 
 
+# Scales that no weight can have
+
+
+class Inverse(nn.Module):
+    """Attention by Newton's iteration for a matrix inverse: products of many signals."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = torch.softmax(self.query(x) @ self.key(x).transpose(-1, -2) / 8, -1)
+        inverse = scores.transpose(-1, -2) / (scores.sum(-2).max() * scores.sum(-1).max())
+        one = torch.eye(x.size(-2))
+        for _ in range(10):
+            both = scores @ inverse
+            inverse = 0.25 * inverse @ (13 * one - both @ (15 * one - both @ (7 * one - both)))
+        output: Tensor = self.out(inverse @ self.value(x))
+        return output
+
+
+@pytest.mark.parametrize("given", ["inputs", "shape"])
+def test_a_prediction_gone_astray_makes_no_weight_vanish(given: str) -> None:
+    model = nn.Sequential(Inverse(32), nn.ReLU(), nn.Linear(32, 8))
+    x = torch.randn(16, 16, 32)
+    report = (
+        initialize_(model, x) if given == "inputs" else initialize_(model, input_shape=(16, 32))
+    )
+    assert all(1e-3 < row.std < 10 for row in report.rows)
+    if given == "inputs":
+        assert all(row.measured == pytest.approx(1, rel=0.3) for row in report.rows)
+    else:
+        assert "no scale that could be predicted" in report.rows[-1].note
+    model(x).sum().backward()
+    for weight in model.parameters():
+        assert weight.grad is not None
+        assert weight.dim() == 1 or weight.grad.any()
+
+
+@pytest.mark.parametrize("method", ["exact", "taylor", "critical"])
+@pytest.mark.parametrize(
+    ("scale", "dtype"),
+    [
+        (1e30, torch.float32), (1e38, torch.float32), (1e-38, torch.float32),
+        (1e38, torch.bfloat16), (6e4, torch.float16), (1e-7, torch.float16),
+        (1e100, torch.float64),
+    ],
+)  # fmt: skip
+def test_weights_stay_in_the_range_of_their_type(
+    scale: float, dtype: torch.dtype, method: str
+) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).to(dtype)
+    x = (torch.randn(64, 64, dtype=torch.float64).clamp(-1, 1) * scale).to(dtype)
+    report = initialize_(model, x, method=method)
+    for row in report.rows:
+        weight = model.get_parameter(row.layer)
+        assert weight.isfinite().all()
+        assert weight.double().std().item() > 1e-30
+        assert weight.double().unique().numel() > 8
+    first = report.rows[0]
+    if "out of the range of its type" not in first.note:
+        assert first.measured == pytest.approx(first.predicted, rel=0.5)
+
+
 # Few outputs
 
 
@@ -618,7 +682,8 @@ def test_the_mean_of_few_outputs_does_not_explode(outputs: int, method: str) -> 
         report = initialize_(model, torch.randn(256, 128), method=method)
         with torch.no_grad():
             squares.append(model(torch.randn(1024, 128)).square().mean().item())
-        stds.append(model[-1].weight.std().item())
+        head: Any = model[-1]
+        stds.append(head.weight.std().item())
         assert report.rows[-1].measured == pytest.approx(squares[-1], rel=0.5)
     assert sorted(squares)[4] < 2
     if method != "lsuv":
@@ -647,7 +712,9 @@ def test_a_weight_by_hand_with_one_output_is_scaled_by_what_feeds_it() -> None:
             self.weight = nn.Parameter(torch.randn(128, 1))
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.matmul(input=x.cumsum(1), other=self.weight)  # which no rule predicts
+            # No rule predicts the sums.
+            output: Tensor = torch.matmul(input=x.cumsum(1), other=self.weight)
+            return output
 
     report = initialize_(nn.Sequential(nn.Linear(64, 128), Head()), torch.randn(256, 64))
     # The mean square of a sum of i values of variance one is i.

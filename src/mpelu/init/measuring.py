@@ -24,16 +24,19 @@ from mpelu.graph import (
 from mpelu.init.layers import layer_of
 from mpelu.init.model import mean_square_of, variance_of
 from mpelu.init.operations import is_known
+from mpelu.init.outputs import deviation
 from mpelu.init.plan import (
     FEW_NOTE,
     FITTED,
     LARGEST,
     MEAN_NOTE,
     OFF,
+    RANGE_NOTE,
     REUSED_NOTE,
     UNEVEN_NOTE,
     Plan,
 )
+from mpelu.init.rules import limits
 from mpelu.init.values import average
 
 TOLERANCE = 1.25
@@ -75,16 +78,15 @@ def measure_(
     }
     planned |= {id(plan.bias) for plan in plans if plan.offset}
 
-    entering = 0.0
-    """Mean square of what enters a layer of few outputs."""
+    entering: Tensor | None = None
 
     def enter(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal entering
         layer = layer_of(call)
-        if layer is not None and layer.out_channels <= FEW_OUTPUTS:
+        if layer is not None:
             refs, values = [*call.args, *call.kwargs.values()], [*args, *kwargs.values()]
             entering = next(
-                mean_square_of(value)
+                value
                 for ref, value in zip(refs, values, strict=True)
                 if isinstance(ref, Ref) and ref.index == layer.fed
             )
@@ -103,15 +105,16 @@ def measure_(
             if _is_off(variance, measured[index], OFF) and REUSED_NOTE not in plan.doubts:
                 plan.doubts = (*plan.doubts, REUSED_NOTE)
             return output
-        if is_few:
-            # A few draws of weights say little about their scale; what they are drawn for does.
-            reached = layer.fan_in * plan.reached * entering
-            estimate = average(plan.std**2) * reached + plan.bias_std**2
-        else:
-            estimate = variance
         can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
-        # What is left of a constant by rounding says nothing about the scale.
-        can_scale = can_scale and estimate > ROUNDING * (plan.predicted or 0.0)
+        estimate = variance
+        if can_scale and (is_few or variance <= ROUNDING * (plan.predicted or 0.0)):
+            # A few draws of weights say little about their scale; what they are drawn for does.
+            assert entering is not None
+            reached = layer.fan_in * plan.reached * mean_square_of(entering)
+            expected = average(plan.std**2) * reached + plan.bias_std**2
+            # What is left of a constant by rounding says nothing about the scale.
+            can_scale = is_few or variance > ROUNDING * expected
+            estimate = expected if is_few else variance
         tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
         if can_scale and _is_off(estimate, plan.predicted, tolerance):
             assert plan.predicted is not None
@@ -119,6 +122,10 @@ def measure_(
             if estimate <= shift:  # of the biases alone
                 return output
             factor = ((plan.predicted - shift) / (estimate - shift)) ** 0.5
+            low, high = (limit / deviation(layer.weight) for limit in limits(layer.weight.dtype))
+            if not low <= factor <= high:
+                factor = min(max(factor, low), high)
+                plan.doubts = tuple(dict.fromkeys((*plan.doubts, RANGE_NOTE)))
             layer.weight.mul_(factor)
             if plan.offset and layer.bias is not None:
                 layer.bias.sub_(plan.shift).mul_(factor).add_(plan.shift)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -103,12 +103,22 @@ def reset_norms_(model: nn.Module) -> None:
 
 def variance_of(output: Tensor) -> float:
     """Over all elements."""
-    return output.to(torch.promote_types(output.dtype, torch.float32)).var(correction=0).item()
+    return _observed(output, lambda values: values.var(correction=0))
 
 
 def mean_square_of(output: Tensor) -> float:
     """Over all elements."""
-    return output.to(torch.promote_types(output.dtype, torch.float32)).square().mean().item()
+    return _observed(output, lambda values: values.square().mean())
+
+
+def _observed(output: Tensor, moment: Callable[[Tensor], Tensor]) -> float:
+    found = moment(output.to(torch.promote_types(output.dtype, torch.float32))).item()
+    if _SMALLEST < found < _LARGEST:
+        return found
+    return moment(output.double()).item()  # squares out of the range of float32
+
+
+_SMALLEST, _LARGEST = 1e-30, 1e37
 
 
 def _is_view_of_trained(tensor: Tensor) -> bool:

@@ -30,6 +30,10 @@ CHANGED_NOTE = "fed by {name}, whose output a hook may change"
 FEW_NOTE = "measured on too few values to judge"
 MEAN_NOTE = "few outputs: the mean square was measured, most of which all samples share"
 UNEVEN_NOTE = "its variance differs between the halves of the batch"
+SCALELESS = 1e8
+"""A doubted prediction isn't believed where a mean square is this far from one, either way."""
+SCALELESS_NOTE = "what feeds it has no scale that could be predicted; taken as of unit variance"
+RANGE_NOTE = "by this rule its standard deviation would be out of the range of its type"
 CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
 
 

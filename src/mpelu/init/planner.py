@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mpelu.graph import WEIGHT_HOOKS, Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
@@ -34,15 +34,18 @@ from mpelu.init.plan import (
     LARGEST,
     NOISE_NOTE,
     OFF,
+    RANGE_NOTE,
     REUSED_NOTE,
     SCALE_NOTE,
+    SCALELESS,
+    SCALELESS_NOTE,
     STATE_NOTE,
     TANGENT_NOTE,
     Plan,
 )
 from mpelu.init.recurrent import recurrent_plans
 from mpelu.init.reuse import Key, keys_of
-from mpelu.init.rules import GAUSSIAN_STD, fan_of
+from mpelu.init.rules import GAUSSIAN_STD, fan_of, limits
 from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
 from mpelu.init.tailoring import Tailoring
 from mpelu.init.values import Value, average
@@ -133,7 +136,7 @@ class Planner:
         return max((self._steps[fed] for fed in call.fed_by), default=1.0)
 
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
-        signal = self.signals[layer.fed]
+        signal = _believable(self.signals[layer.fed])
         if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
             signal = doubted(signal, PADDING_NOTE)
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
@@ -222,11 +225,27 @@ class Planner:
             if average(variance) > LARGEST:
                 plan.std = plan.std * math.sqrt(TARGET / average(variance))
                 plan.doubts = (*plan.doubts, CAPPED_NOTE)
+        self._limit(plan)
         if plan.is_computed:
             self._adjust_computed(plan)
         if plan.left:
             plan.is_fixed, plan.bias_std = True, 0.0
             plan.std = deviation(self._weights.again(plan.weight))
+
+    def _limit(self, plan: Plan) -> None:
+        """Keeps the weight in the range of its type."""
+        if self._method in ("gaussian", "lsuv"):  # as the user says; as it is
+            return
+        low, high = limits(plan.weight.dtype)
+        kept: Value
+        if isinstance(plan.std, Tensor):
+            kept = plan.std.clamp(low, high)
+            is_kept = torch.equal(kept, plan.std)
+        else:
+            kept = min(max(plan.std, low), high)
+            is_kept = kept == plan.std
+        if not is_kept and average(plan.std) == average(plan.std):  # a NaN is refused later
+            plan.std, plan.doubts = kept, (*plan.doubts, RANGE_NOTE)
 
     def _adjust_computed(self, plan: Plan) -> None:
         """Finds out how the weight follows from its parameters, or whether it can't."""
@@ -375,5 +394,19 @@ class Planner:
         plans = recurrent_plans(call, signal, self._weights, self._method, self._gaussian_std)
         for plan in plans:
             if plan.key not in self._of_weight:
+                self._limit(plan)
                 self._of_weight[plan.key] = plan
                 self._plans.setdefault(index, []).append(plan)
+
+
+def _believable(signal: Signal) -> Signal:
+    """The signal, or unit variance where a prediction in doubt has gone astray."""
+    second = average(signal.second)
+    is_astray = second == math.inf or (
+        bool(signal.doubts) and second != 0 and not 1 / SCALELESS < second < SCALELESS
+    )
+    if not is_astray:
+        return signal
+    return Signal(
+        0.0, 1.0, 1.0, signal.sources, signal.channels, doubts=(SCALELESS_NOTE, *signal.doubts)[:4]
+    )

@@ -19,6 +19,7 @@ from mpelu.init.plan import (
     HOOK_NOTE,
     MEAN_NOTE,
     OFF,
+    RANGE_NOTE,
     REUSED_NOTE,
     SCALE_NOTE,
     TANGENT_NOTE,
@@ -186,7 +187,7 @@ def _std(plan: Plan) -> float:
 
 _LASTING = (
     UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, MEAN_NOTE, UNEVEN_NOTE, REUSED_NOTE,
-    SCALE_NOTE, HOOK_NOTE.partition("}")[2],
+    SCALE_NOTE, RANGE_NOTE, HOOK_NOTE.partition("}")[2],
 )  # fmt: skip
 """Notes that a measurement on one batch doesn't settle."""
 
