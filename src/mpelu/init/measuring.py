@@ -113,7 +113,8 @@ def measure_(
             reached = layer.fan_in * plan.reached * mean_square_of(entering)
             expected = average(plan.std**2) * reached + plan.bias_std**2
             # What is left of a constant by rounding says nothing about the scale.
-            can_scale = is_few or variance > ROUNDING * expected
+            constant = max(expected, mean_square_of(output))
+            can_scale = is_few or variance > ROUNDING * constant
             estimate = expected if is_few else variance
         tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
         if can_scale and _is_off(estimate, plan.predicted, tolerance):
