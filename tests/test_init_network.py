@@ -699,6 +699,13 @@ def test_few_samples_of_few_outputs_are_noted(outputs: int) -> None:
     assert "too few values to judge" not in many.note
 
 
+def test_a_weight_of_one_element_is_scaled() -> None:
+    report = initialize_(
+        nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.Linear(1, 1)), 3 + torch.rand(64, 1)
+    )
+    assert all(row.measured is not None and row.measured < 30 for row in report.rows)
+
+
 def test_a_mean_that_all_samples_share_is_noted() -> None:
     report = initialize_(relu_mlp(1), torch.randn(256, 128))
     assert "the mean square was measured" in report.rows[-1].note

@@ -24,7 +24,6 @@ from mpelu.graph import (
 from mpelu.init.layers import layer_of
 from mpelu.init.model import mean_square_of, variance_of
 from mpelu.init.operations import is_known
-from mpelu.init.outputs import deviation
 from mpelu.init.plan import (
     FEW_NOTE,
     FITTED,
@@ -110,7 +109,7 @@ def measure_(
         if can_scale and (is_few or variance <= ROUNDING * (plan.predicted or 0.0)):
             # A few draws of weights say little about their scale; what they are drawn for does.
             assert entering is not None
-            reached = layer.fan_in * plan.reached * mean_square_of(entering)
+            reached = layer.fan_in * plan.reached * mean_square_of(entering + plan.offset)
             expected = average(plan.std**2) * reached + plan.bias_std**2
             # What is left of a constant by rounding says nothing about the scale.
             constant = max(expected, mean_square_of(output))
@@ -123,9 +122,10 @@ def measure_(
             if estimate <= shift:  # of the biases alone
                 return output
             factor = ((plan.predicted - shift) / (estimate - shift)) ** 0.5
-            low, high = (limit / deviation(layer.weight) for limit in limits(layer.weight.dtype))
-            if not low <= factor <= high:
-                factor = min(max(factor, low), high)
+            low, high = limits(layer.weight.dtype)
+            scale = factor * mean_square_of(layer.weight) ** 0.5
+            if not low <= scale <= high:
+                factor *= min(max(scale, low), high) / scale if scale > 0 else 1.0
                 plan.doubts = tuple(dict.fromkeys((*plan.doubts, RANGE_NOTE)))
             layer.weight.mul_(factor)
             if plan.offset and layer.bias is not None:
