@@ -315,7 +315,7 @@ def test_a_constant_is_not_scaled_by_what_rounding_leaves() -> None:
     model = nn.Sequential(nn.Linear(8, 8), mpelu.MPELU(8), nn.Linear(8, 2))
     zeros = torch.zeros(4, 8)
     report = initialize_(model, zeros, method="deep", activation_shape="tailored")
-    assert all(row.std < 10 for row in report.rows)
+    assert all(row.std < 20 for row in report.rows)
 
 
 def test_inputs_without_samples_are_refused() -> None:
