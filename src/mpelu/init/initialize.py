@@ -39,6 +39,7 @@ from mpelu.init.model import (
     reason,
     reset_norms_,
     zero_biases_,
+    zero_weights,
 )
 from mpelu.init.operations import is_known
 from mpelu.init.plan import FITTED, Plan
@@ -66,11 +67,13 @@ def initialize_(
     distribution: str | None = None,
     activation_shape: str | None = None,
     shape_target: float | None = None,
+    keep_zeros: bool = True,
 ) -> Report:
     """Sets every weight of a network by the activation that feeds it.
 
     Weights get a normal distribution of mean zero, biases zero, norm layers the identity and fresh
-    running statistics. What doesn't require gradients stays as it is; tied weights are set once.
+    running statistics. What doesn't require gradients stays as it is, and so do weights that hold
+    nothing but zeros; tied weights are set once.
 
     Args:
         model: any network, also inside DistributedDataParallel or torch.compile.
@@ -103,6 +106,9 @@ def initialize_(
             and MPELUs. None leaves them as they are, except for "deep".
         shape_target: C_f(0), above 0 and below 1. None for at most 0.5 with method "critical" and
             "deep" and 0.3 with all others, and beta at most 1; shapes below that stay.
+        keep_zeros: whether weights that are zero throughout, such as the last one of a residual
+            branch or the scale of its norm, are taken to be so by design and stay zero. False sets
+            them like all others; so does a model in which every weight is zero.
 
     Returns:
         A row for each weight; print it for a table.
@@ -129,9 +135,10 @@ def initialize_(
     if method == "lsuv":
         if example_inputs is None:
             raise ValueError("initialize_: expected example_inputs for lsuv, got None")
-        return lsuv_(model, example_inputs, generator=generator)
+        return lsuv_(model, example_inputs, generator=generator, keep_zeros=keep_zeros)
     model = unwrap(model)
     parameters = check_model("initialize_", model, generator)
+    zeros = zero_weights(model, parameters) if keep_zeros else None
     # Reading a weight may change what its parametrization keeps.
     with evaluating(_parametrizations(model)):
         calls, weights = _calls(model, example_inputs, input_shape)
@@ -142,7 +149,15 @@ def initialize_(
         tailoring: Tailoring | None = None, embedded: Mapping[str, float] | None = None
     ) -> tuple[list[Plan], Planner]:
         planner = Planner(
-            calls, weights, choice.method, mode, std, choice.distribution, tailoring, embedded
+            calls,
+            weights,
+            choice.method,
+            mode,
+            std,
+            choice.distribution,
+            tailoring,
+            embedded,
+            zeros,
         )
         with collector_paused():
             plans = planner.run()
@@ -187,7 +202,7 @@ def initialize_(
             # Drawing normal numbers into plain parameters can't fail, and copies take time.
             guards.enter_context(restored_on_error([*model.parameters(), *model.buffers()]))
         fill_all_(plans, parameters, weights, choice, std, generator)
-        reset_norms_(model)
+        reset_norms_(model, zeros or ())
         zero_biases_(plan.bias for plan in plans if not plan.left)
         for each in plans:
             fill_bias_(each.bias, each.bias_std, generator)
@@ -199,7 +214,9 @@ def initialize_(
     for each in plans:
         if each.is_inverted:
             weights.refresh(each.name)
-    rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled, balanced)
+    rows = rows_of(
+        model, parameters, weights, plans, choice.rule, measured, scaled, balanced, zeros or ()
+    )
     if critical or choice.activation_shape is not None:
         shape = None if tailoring is None else tailoring.shape
         return report_depth(rows, plans, calls, planner.layers, planner.signals, critical, shape)

@@ -18,6 +18,7 @@ from mpelu.init.model import (
     reset_norms_,
     variance_of,
     zero_biases_,
+    zero_weights,
 )
 from mpelu.init.plan import PART_NOTE
 from mpelu.init.planner import Planner
@@ -42,6 +43,8 @@ def lsuv_(
     tolerance: float = 0.02,
     max_rounds: int = 20,
     generator: torch.Generator | None = None,
+    *,
+    keep_zeros: bool = True,
 ) -> Report:
     """Orthonormal weights, each layer scaled until its output has unit variance; with one or two
     outputs, a mean square of one.
@@ -58,6 +61,7 @@ def lsuv_(
         tolerance: how far from one a variance may stay.
         max_rounds: how often a layer may be scaled before giving up.
         generator: of the random numbers.
+        keep_zeros: whether weights that are zero throughout stay zero (see `initialize_`).
 
     Returns:
         A row for each weight, whose measured variance is the one reached.
@@ -77,6 +81,7 @@ def lsuv_(
         raise ValueError(f"lsuv_: expected max_rounds >= 1, got {max_rounds}")
     model = unwrap(model)
     parameters = check_model("lsuv_", model, generator)
+    zeros = zero_weights(model, parameters) if keep_zeros else None
     batch = _one_batch(batches)
     check_inputs("lsuv_", batch)
     known = Weights(model)
@@ -88,9 +93,11 @@ def lsuv_(
 
     def new_layer(call: Call) -> Layer | None:
         layer = layer_of(call)
-        if layer is None or known.name(layer.weight) is None or known.key(layer.weight) in reached:
+        name = None if layer is None else known.name(layer.weight)
+        if layer is None or name is None or known.key(layer.weight) in reached:
             return None
-        return layer
+        is_kept = zeros is not None and not zeros.isdisjoint(known.originals(name))
+        return None if is_kept else layer
 
     def is_set(weight: Tensor) -> bool:
         return weight.requires_grad or inverted.get(known.name(weight) or "", False)
@@ -141,7 +148,7 @@ def lsuv_(
         return output
 
     with unchanged_on_error(model):
-        reset_norms_(model)
+        reset_norms_(model, zeros or ())
         try:
             calls, weights = record(
                 model, batch, before=start, after=scale, written=written, weights=known
@@ -150,11 +157,11 @@ def lsuv_(
             raise
         except Exception as error:
             raise input_error("lsuv_", batch, error) from error
-        plans = Planner(calls, weights, "lsuv", "fan_in").run()
+        plans = Planner(calls, weights, "lsuv", "fan_in", zeros=zeros).run()
         for plan in plans:
             if plan.is_trained and not plan.left and plan.key not in filled:
                 plan.left = PART_NOTE
     measured = {index: reached[plan.key] for index, plan in enumerate(plans) if plan.key in reached}
     for name in inverted:
         known.refresh(name)
-    return Report(rows_of(model, parameters, weights, plans, "lsuv", measured))
+    return Report(rows_of(model, parameters, weights, plans, "lsuv", measured, zeros=zeros or ()))

@@ -30,6 +30,8 @@ CHANGED_NOTE = "fed by {name}, whose output a hook may change"
 FEW_NOTE = "measured on too few values to judge"
 MEAN_NOTE = "few outputs: the mean square was measured, most of which all samples share"
 UNEVEN_NOTE = "its variance differs between the halves of the batch"
+ZERO_NOTE = "zero before the call; stays zero (keep_zeros=False sets it)"
+ZEROS_NOTE = "fed by zeros; taken as of unit variance"
 SCALELESS = 1e8
 """A doubted prediction isn't believed where a mean square is this far from one, either way."""
 SCALELESS_NOTE = "what feeds it has no scale that could be predicted; taken as of unit variance"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from mpelu.init.maps import (
     step_after,
     surrounded,
 )
+from mpelu.init.model import is_zero
 from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
 from mpelu.init.operations.products import embedding_weight
 from mpelu.init.orthogonal import has_delta
@@ -41,6 +42,8 @@ from mpelu.init.plan import (
     SCALELESS_NOTE,
     STATE_NOTE,
     TANGENT_NOTE,
+    ZERO_NOTE,
+    ZEROS_NOTE,
     Plan,
 )
 from mpelu.init.recurrent import recurrent_plans
@@ -63,6 +66,7 @@ class Planner:
         distribution: as for `initialize_`.
         tailoring: of a chain, for activation_shape "tailored".
         embedded: deviations that weights of embeddings will have, by path.
+        zeros: paths of parameters that stay zero; None if all are set.
     """
 
     def __init__(
@@ -75,7 +79,9 @@ class Planner:
         distribution: str = "normal",
         tailoring: Tailoring | None = None,
         embedded: Mapping[str, float] | None = None,
+        zeros: Collection[str] | None = None,
     ) -> None:
+        self._zeros = zeros
         self._calls, self._weights = calls, weights
         self._is_orthogonal = distribution == "orthogonal"
         self._tailoring = tailoring
@@ -139,6 +145,8 @@ class Planner:
         signal = _believable(self.signals[layer.fed])
         if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
             signal = doubted(signal, PADDING_NOTE)
+        if average(signal.second) == 0:
+            signal = doubted(signal, ZEROS_NOTE)
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
         key = self._keys[index]
         self._uses[key] += 1
@@ -226,11 +234,20 @@ class Planner:
                 plan.std = plan.std * math.sqrt(TARGET / average(variance))
                 plan.doubts = (*plan.doubts, CAPPED_NOTE)
         self._limit(plan)
-        if plan.is_computed:
+        if self._stays_zero(plan):
+            plan.left = ZERO_NOTE
+        elif plan.is_computed:
             self._adjust_computed(plan)
         if plan.left:
             plan.is_fixed, plan.bias_std = True, 0.0
             plan.std = deviation(self._weights.again(plan.weight))
+
+    def _stays_zero(self, plan: Plan) -> bool:
+        if self._zeros is None:
+            return False
+        originals = self._weights.originals(plan.name)
+        is_part = plan.weight._base is originals[plan.name]
+        return any(name in self._zeros for name in originals) or (is_part and is_zero(plan.weight))
 
     def _limit(self, plan: Plan) -> None:
         """Keeps the weight in the range of its type."""
@@ -277,6 +294,8 @@ class Planner:
         if name is not None and name in self._embedded:
             second = self._embedded[name] ** 2
             signal = replace(signal, mean=0.0, variance=second, factor=second)
+        if self._zeros is not None and f"{call.name}.weight" in self._zeros:  # of a norm
+            signal = replace(signal, mean=0.0, variance=0.0, factor=0.0)
         if self._is_hooked(call):
             signal = doubted(signal, CHANGED_NOTE.format(name=call.name))
         if not self._knows_shapes and pads_small(call, self._step(call)):
@@ -395,6 +414,8 @@ class Planner:
         for plan in plans:
             if plan.key not in self._of_weight:
                 self._limit(plan)
+                if plan.is_trained and self._stays_zero(plan):
+                    plan.left, plan.std = ZERO_NOTE, 0.0
                 self._of_weight[plan.key] = plan
                 self._plans.setdefault(index, []).append(plan)
 

@@ -24,6 +24,7 @@ from mpelu.init.plan import (
     SCALE_NOTE,
     TANGENT_NOTE,
     UNEVEN_NOTE,
+    ZERO_NOTE,
     Plan,
 )
 from mpelu.init.signal import UNSTABLE_NOTE, Source
@@ -121,6 +122,7 @@ def rows_of(
     measured: Mapping[int, float],
     scaled: Collection[int] = (),
     balanced: Collection[int] = (),
+    zeros: Collection[str] = (),
 ) -> tuple[Row, ...]:
     """A row for each plan, and for each weight of two or more dimensions without one.
 
@@ -133,6 +135,7 @@ def rows_of(
         measured: variance of the output, by the index of the plan.
         scaled: indices of plans whose weight was scaled by measurement.
         balanced: indices of plans whose weight was scaled by its gradient.
+        zeros: paths of weights that stayed zero.
     """
     rows = [
         _row(
@@ -155,6 +158,11 @@ def rows_of(
         )
         for name, parameter in parameters.items()
         if parameter.dim() > 1 and name not in placed and id(parameter) not in reset
+    ]
+    rows += [
+        Row(layer=name, rule="left as it was", std=0.0, note=ZERO_NOTE)
+        for name, parameter in parameters.items()
+        if name in zeros and id(parameter) in reset and parameter.requires_grad
     ]
     return tuple(rows)
 
