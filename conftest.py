@@ -1,4 +1,4 @@
-"""Names that examples in docstrings use without importing them, and registrations taken back."""
+"""For every test: a seed, names that examples use without imports, registrations taken back."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+import torch
 
 # Modules that can't be imported without an optional package are not searched for examples.
 collect_ignore = [] if find_spec("triton") else ["src/mpelu/kernels/triton.py"]
 
 
 @pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """No test passes or fails by chance."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def _names_in_examples(request: pytest.FixtureRequest) -> None:
     if not isinstance(request.node, pytest.DoctestItem):
         return
-    import torch
     from torch import nn
 
     import mpelu
 
-    torch.manual_seed(0)
     names: dict[str, Any] = request.getfixturevalue("doctest_namespace")
     names.update(torch=torch, nn=nn, mpelu=mpelu)
 

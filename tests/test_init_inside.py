@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrizations as norms
+from torch.nn.utils import parametrize
 
 from mpelu.graph import record
 from mpelu.init import initialize_
@@ -145,6 +147,48 @@ def test_a_known_function_is_not_looked_into() -> None:
 # Parametrizations
 
 
+DEPTH, WIDE = 10, 128
+
+
+def normed_mlp(norm: Callable[[nn.Linear], nn.Module]) -> nn.Sequential:
+    """Ten layers; those whose scale isn't free end in one without a norm."""
+    torch.manual_seed(0)
+    parts: list[nn.Module] = []
+    for _ in range(DEPTH):
+        parts += [norm(nn.Linear(WIDE, WIDE)), nn.ReLU()]
+    if norm not in (norms.weight_norm, nn.utils.weight_norm):
+        parts[-2] = nn.Linear(WIDE, WIDE)
+    return nn.Sequential(*parts[:-1])
+
+
+def linear_layers(model: nn.Module) -> list[Any]:
+    return [part for part in model.modules() if isinstance(part, nn.Linear)]
+
+
+def outputs_of(model: nn.Module, x: Tensor) -> list[Tensor]:
+    """Of every linear layer, by hooks."""
+    found: list[Tensor] = []
+    hooks = [
+        layer.register_forward_hook(lambda module, args, output: found.append(output))
+        for layer in linear_layers(model)
+    ]
+    with torch.no_grad():
+        model(x)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def read_by(what: str) -> dict[str, Any]:
+    """Arguments of initialize_."""
+    given: dict[str, dict[str, Any]] = {
+        "inputs": {"example_inputs": torch.randn(256, WIDE)},
+        "shape": {"input_shape": (WIDE,)},
+        "nothing": {},
+    }
+    return given[what]
+
+
 @pytest.mark.parametrize("kind", ["inputs", "shapes"])
 def test_a_spectral_norm_is_left_and_said(kind: str) -> None:
     normed: Any = nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))
@@ -162,12 +206,142 @@ def test_a_spectral_norm_is_left_and_said(kind: str) -> None:
         assert model.eval()(torch.randn(256, WIDTH)).var().item() == pytest.approx(1, rel=0.5)
 
 
-def test_without_inputs_a_parametrized_weight_is_not_called_unused() -> None:
-    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))
-    row = initialize_(nn.Sequential(normed, nn.ReLU(), nn.Linear(WIDTH, 4))).rows[1]
-    assert (row.layer, row.rule) == ("0.parametrizations.weight.original", "left as it was")
-    assert "torch.fx" in row.note
-    assert "not used" not in row.note
+@pytest.mark.filterwarnings("ignore:.*norm.*:FutureWarning")
+@pytest.mark.parametrize("reads", ["inputs", "shape", "nothing"])
+@pytest.mark.parametrize("norm", [norms.spectral_norm, nn.utils.spectral_norm, norms.orthogonal])
+def test_a_weight_whose_scale_is_not_free_is_left_with_its_bias_and_said(
+    norm: Any, reads: str
+) -> None:
+    model = normed_mlp(norm)
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    report = initialize_(model, **read_by(reads))
+    assert all("parametrization sets its scale" in row.note for row in report.rows[:-1])
+    assert {row.rule for row in report.rows[:-1]} == {"left as it was"}
+    for name, value in list(model.named_parameters())[:-2]:
+        assert torch.equal(value, before[name])
+    # What follows knows the scale that training steps see.
+    seen = outputs_of(model.train(), torch.randn(512, WIDE))
+    assert seen[-1].var().item() == pytest.approx(1, rel=0.5)
+    for row, output in zip(report.rows, seen, strict=True):
+        assert row.predicted is not None
+        assert 0.5 < output.var().item() / row.predicted < 2
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("reads", ["inputs", "shape", "nothing"])
+@pytest.mark.parametrize("method", ["exact", "critical", "deep", "taylor", "msra", "lsuv"])
+@pytest.mark.parametrize("norm", [norms.weight_norm, nn.utils.weight_norm])
+def test_weight_normed_layers_have_unit_variance_and_train(
+    norm: Any, method: str, reads: str
+) -> None:
+    if method == "lsuv" and reads != "inputs":
+        return
+    model = normed_mlp(norm)
+    names = [name for name, _ in model.named_parameters()]
+    report = initialize_(model, method=method, **read_by(reads))
+    assert len(report.rows) == DEPTH
+    x = torch.randn(512, WIDE)
+    for row, output in zip(report.rows, outputs_of(model, x), strict=True):
+        assert "left" not in row.rule
+        assert 0.4 < output.var().item() < 2.5
+    for row, layer in zip(report.rows, linear_layers(model), strict=True):
+        assert row.std == pytest.approx(layer.weight.std().item(), rel=0.1)
+    assert names == [name for name, _ in model.named_parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(10):
+        loss = F.mse_loss(model(x), x.roll(1, 1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("norm", [norms.weight_norm, nn.utils.weight_norm])
+def test_a_gaussian_weight_under_a_weight_norm_has_the_deviation_asked_for(norm: Any) -> None:
+    model = normed_mlp(norm)
+    for options in ({"std": 0.03}, {"std": 0.03, "example_inputs": torch.randn(64, WIDE)}):
+        initialize_(model, method="gaussian", **options)
+        for layer in linear_layers(model):
+            assert layer.weight.std().item() == pytest.approx(0.03, rel=0.1)
+            assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_weight_norm_in_half_precision_follows_the_rule(dtype: torch.dtype) -> None:
+    model = normed_mlp(norms.weight_norm).to(dtype)
+    report = initialize_(model, torch.randn(64, WIDE, dtype=dtype))
+    assert all("exact" in row.rule for row in report.rows)
+    for output in outputs_of(model, torch.randn(512, WIDE, dtype=dtype)):
+        assert 0.5 < output.float().var().item() < 2
+
+
+def test_a_weight_norm_whose_length_is_frozen_is_left() -> None:
+    model = normed_mlp(norms.weight_norm)
+    first = linear_layers(model)[0]
+    first.parametrizations.weight.original0.requires_grad_(False)
+    weight = first.weight.detach().clone()
+    report = initialize_(model, torch.randn(64, WIDE))
+    assert report.rows[0].rule == "left as it was"
+    assert torch.equal(first.weight, weight)
+    assert "exact" in report.rows[1].rule
+
+
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+class Mirrored(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.triu() + x.triu(1).mT
+
+    def right_inverse(self, x: Tensor) -> Tensor:
+        return x.triu()
+
+
+class Invertible(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sinh(x)
+
+    def right_inverse(self, x: Tensor) -> Tensor:
+        return torch.asinh(x)
+
+
+class Positive(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs()
+
+
+class Normalized(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=1)
+
+
+@pytest.mark.parametrize("reads", ["inputs", "shape", "nothing"])
+@pytest.mark.parametrize("kind", [Twice, Mirrored, Invertible, Positive, Normalized])
+def test_a_parametrization_of_the_users_follows_the_rule_or_says_that_it_does_not(
+    kind: type[nn.Module], reads: str
+) -> None:
+    def parametrized(layer: nn.Linear) -> nn.Module:
+        return parametrize.register_parametrization(layer, "weight", kind())
+
+    model = normed_mlp(parametrized)
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    report = initialize_(model, **read_by(reads))
+    seen = outputs_of(model, torch.randn(512, WIDE))
+    assert len(report.rows) == DEPTH
+    for row, layer, output in zip(report.rows, linear_layers(model), seen, strict=True):
+        if kind in (Positive, Normalized) and parametrize.is_parametrized(layer):
+            assert "its parametrization" in row.note
+            assert torch.equal(model.get_parameter(row.layer), before[row.layer])
+        else:
+            assert row.rule.startswith("exact")
+            assert layer.weight.std().item() == pytest.approx(row.std, rel=0.05)
+            if reads == "inputs":
+                assert output.var().item() == pytest.approx(1, rel=0.4)
 
 
 # The model is as before

@@ -596,3 +596,167 @@ def test_errors_come_before_changes(inputs: Any, options: dict[str, Any], messag
 def test_bad_models(model: Any, error: type[Exception], message: str, method: str) -> None:
     with pytest.raises(error, match=message):
         initialize_(model, torch.zeros(2, 2), method)
+
+
+# Scales that no weight can have
+
+
+class Inverse(nn.Module):
+    """Attention by Newton's iteration for a matrix inverse: products of many signals."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = torch.softmax(self.query(x) @ self.key(x).transpose(-1, -2) / 8, -1)
+        inverse = scores.transpose(-1, -2) / (scores.sum(-2).max() * scores.sum(-1).max())
+        one = torch.eye(x.size(-2))
+        for _ in range(10):
+            both = scores @ inverse
+            inverse = 0.25 * inverse @ (13 * one - both @ (15 * one - both @ (7 * one - both)))
+        output: Tensor = self.out(inverse @ self.value(x))
+        return output
+
+
+@pytest.mark.parametrize("given", ["inputs", "shape"])
+def test_a_prediction_gone_astray_makes_no_weight_vanish(given: str) -> None:
+    model = nn.Sequential(Inverse(32), nn.ReLU(), nn.Linear(32, 8))
+    x = torch.randn(16, 16, 32)
+    report = (
+        initialize_(model, x) if given == "inputs" else initialize_(model, input_shape=(16, 32))
+    )
+    assert all(1e-3 < row.std < 10 for row in report.rows)
+    if given == "inputs":
+        assert all(row.measured == pytest.approx(1, rel=0.3) for row in report.rows)
+    else:
+        assert "no scale that could be predicted" in report.rows[-1].note
+    model(x).sum().backward()
+    for weight in model.parameters():
+        assert weight.grad is not None
+        assert weight.dim() == 1 or weight.grad.any()
+
+
+@pytest.mark.parametrize("method", ["exact", "taylor", "critical"])
+@pytest.mark.parametrize(
+    ("scale", "dtype"),
+    [
+        (1e30, torch.float32), (1e38, torch.float32), (1e-38, torch.float32),
+        (1e38, torch.bfloat16), (6e4, torch.float16), (1e-7, torch.float16),
+        (1e100, torch.float64),
+    ],
+)  # fmt: skip
+def test_weights_stay_in_the_range_of_their_type(
+    scale: float, dtype: torch.dtype, method: str
+) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).to(dtype)
+    x = (torch.randn(64, 64, dtype=torch.float64).clamp(-1, 1) * scale).to(dtype)
+    report = initialize_(model, x, method=method)
+    for row in report.rows:
+        weight = model.get_parameter(row.layer)
+        assert weight.isfinite().all()
+        assert weight.double().std().item() > 1e-30
+        assert weight.double().unique().numel() > 8
+    first = report.rows[0]
+    if "out of the range of its type" not in first.note:
+        assert first.measured == pytest.approx(first.predicted, rel=0.5)
+
+
+# Few outputs
+
+
+def relu_mlp(outputs: int, depth: int = 20, width: int = 128) -> nn.Sequential:
+    parts: list[nn.Module] = []
+    for _ in range(depth - 1):
+        parts += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Linear(width, outputs))
+
+
+@pytest.mark.parametrize("method", ["exact", "taylor", "critical", "lsuv"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_mean_of_few_outputs_does_not_explode(outputs: int, method: str) -> None:
+    squares, stds = [], []
+    for seed in range(9):
+        torch.manual_seed(seed)
+        model = relu_mlp(outputs)
+        report = initialize_(model, torch.randn(256, 128), method=method)
+        with torch.no_grad():
+            squares.append(model(torch.randn(1024, 128)).square().mean().item())
+        head: Any = model[-1]
+        stds.append(head.weight.std().item())
+        assert report.rows[-1].measured == pytest.approx(squares[-1], rel=0.5)
+    assert sorted(squares)[4] < 2
+    if method != "lsuv":
+        # E[x^2] before the head is one half.
+        assert all(0.7 < std / (2 / 128) ** 0.5 < 1.4 for std in stds)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_few_samples_of_few_outputs_are_noted(outputs: int) -> None:
+    few = initialize_(relu_mlp(outputs, depth=2), torch.randn(8, 128)).rows[-1]
+    assert "too few values to judge" in few.note
+    many = initialize_(relu_mlp(outputs, depth=2), torch.randn(256, 128)).rows[-1]
+    assert "too few values to judge" not in many.note
+
+
+def test_a_weight_of_one_element_is_scaled() -> None:
+    report = initialize_(
+        nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.Linear(1, 1)), 3 + torch.rand(64, 1)
+    )
+    assert all(row.measured is not None and row.measured < 30 for row in report.rows)
+
+
+def test_a_mean_that_all_samples_share_is_noted() -> None:
+    report = initialize_(relu_mlp(1), torch.randn(256, 128))
+    assert "the mean square was measured" in report.rows[-1].note
+    assert not report.rows[-2].note
+
+
+def test_a_weight_by_hand_with_one_output_is_scaled_by_what_feeds_it() -> None:
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(128, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            # No rule predicts the sums.
+            output: Tensor = torch.matmul(input=x.cumsum(1), other=self.weight)
+            return output
+
+    report = initialize_(nn.Sequential(nn.Linear(64, 128), Head()), torch.randn(256, 64))
+    # The mean square of a sum of i values of variance one is i.
+    assert report.rows[-1].std == pytest.approx((128 * 64.5) ** -0.5, rel=0.3)
+
+
+@pytest.mark.parametrize("actions", [1, 2])
+def test_a_head_of_few_actions_on_frames_trains_where_the_start_of_torch_does(actions: int) -> None:
+    """Frames are alike: a dark background with a bright square."""
+
+    def losses(initialized: bool) -> list[float]:
+        generator = torch.Generator().manual_seed(0)
+        torch.manual_seed(1)
+        frames = torch.full((32, 4, 84, 84), 40, dtype=torch.uint8)
+        places = torch.randint(8, 68, (32, 2), generator=generator).tolist()
+        for frame, (row, column) in zip(frames, places, strict=True):
+            frame[:, row : row + 8, column : column + 8] = 236
+        x = frames / 255
+        model = nn.Sequential(
+            nn.Conv2d(4, 8, 8, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 2), nn.ReLU(),
+            nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(784, 128), nn.ReLU(),
+            nn.Linear(128, actions),
+        )  # fmt: skip
+        if initialized:
+            initialize_(model, x)
+        target = torch.randn(32, actions, generator=generator)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        found = []
+        for _ in range(30):
+            loss = (model(x) - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    for each in (losses(False), losses(True)):
+        assert each[-1] < each[0]

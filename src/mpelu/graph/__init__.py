@@ -31,12 +31,13 @@ from mpelu.graph.probe import (
 from mpelu.graph.recorded import UNKNOWN, Known, record, record_shapes
 from mpelu.graph.state import copied, restored_on_error, snapshot, unchanged, unchanged_on_error
 from mpelu.graph.symbolic import trace
-from mpelu.graph.weights import Weights, extent
+from mpelu.graph.weights import WEIGHT_HOOKS, Weights, extent
 
 __all__ = [
     "INPUT",
     "LEAVES",
     "UNKNOWN",
+    "WEIGHT_HOOKS",
     "Call",
     "Inputs",
     "Known",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
 """What a model is called with: one tensor, positional arguments or keyword arguments."""
@@ -159,11 +160,16 @@ def is_frozen(module: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Sets evaluation mode, except for trained batch norm, which uses batch statistics."""
+    """Sets evaluation mode, except for trained batch norm, which uses batch statistics, and for
+    layers whose spectral norm is a hook: its first vectors are random, and say nothing.
+    """
     modes = [(module, module.training) for module in modules]
     try:
         for module, _ in modes:
-            module.training = isinstance(module, _BatchNorm) and not is_frozen(module)
+            hooks = module._forward_pre_hooks.values()
+            module.training = (isinstance(module, _BatchNorm) and not is_frozen(module)) or any(
+                isinstance(hook, SpectralNorm) for hook in hooks
+            )
         yield
     finally:
         for module, mode in modes:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -262,6 +263,22 @@ class _Recorder(TorchFunctionMode):
             self.weights.used[f"{name}.{parameter_name}"] = type(module).__name__
         return self.run(name, module, args, kwargs, inside)
 
+    def parametrization(self, module: ParametrizationList) -> Callable[[], Any]:
+        """Its forward as one function of its parameters, whatever it runs inside."""
+        forward = module.forward
+
+        def compute(*_: Tensor) -> Any:
+            with self._unwatched():
+                return forward()
+
+        def watched() -> Any:
+            if self._inside_leaf:
+                return forward()
+            parameters = (*reversed([*module.parameters()]),)
+            return self.run("its parametrization", compute, parameters, {}, compute)
+
+        return watched
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -348,6 +365,8 @@ def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
             continue
         if type(module) is nn.MultiheadAttention:
             leaves.append((module, attention_forward(module)))
+        elif isinstance(module, ParametrizationList):
+            leaves.append((module, recorder.parametrization(module)))
         elif is_leaf(module):
             leaves.append((module, replacement(name, module, module.forward)))
     own = [module.__dict__.get("forward") for module, _ in leaves]

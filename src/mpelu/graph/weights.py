@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from mpelu.graph.state import unchanged
+
+WEIGHT_HOOKS = (WeightNorm, SpectralNorm)
+"""Hooks of modules that compute a weight, and change nothing else."""
+
+
+class Parametrized(NamedTuple):
+    """A weight that a parametrization, or a hook of torch.nn.utils, computes from parameters."""
+
+    module: nn.Module
+    """Whose state the computation reads: the parametrizations, or the module with the hook."""
+    originals: Sequence[tuple[str, nn.Parameter]]
+    """The parameters, by path."""
+    read: Callable[[], Tensor]
+    inverse: Callable[[Tensor], Sequence[Tensor]]
+    """From the weight to the values of the parameters; raises where there is none."""
+    attribute: str = ""
+    """Where the module keeps the weight that the hook computed last."""
+
 
 Elements = tuple[tuple[int, ...], tuple[int, ...], int]
 """Sizes, strides and offset of a view of a parameter's memory."""
@@ -33,9 +55,13 @@ class Weights:
         self._model = model
         self._names: dict[int, tuple[nn.Parameter, str]] = {}
         self._derived: dict[int, tuple[Tensor, str, Callable[[], Any]]] = {}
+        self._parametrized: dict[str, Parametrized] = {}
+        """By the path of each parameter."""
         self.used: dict[str, str] = {}
         """The function that last took each parameter, by the parameter's path."""
         self._scan()
+        for path, module in model.named_modules():
+            self._find_parametrized(path, module)
 
     def name(self, tensor: Tensor) -> str | None:
         """Path of the parameter, or None for any other tensor."""
@@ -78,17 +104,24 @@ class Weights:
         try:
             with torch.no_grad():
                 parameter.normal_(0, std, generator=generator)
+                weight = owner()
+                weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
                 size = _size(parameter)
-                found = _size(owner()) / size if size > 0 else 0.0
+                found = _size(weight) / size if size > 0 else 0.0
+                center = float(weight.mean() / weight.square().mean().sqrt())
         finally:
             parameter.data.copy_(kept)
-        return 0.1 < found < math.inf
+        by_chance = max(0.5, 4 / math.sqrt(parameter.numel()))
+        return 0.1 < found < math.inf and abs(center) < by_chance
 
     def is_computed(self, tensor: Tensor) -> bool:
         """Whether the tensor was computed from a parameter, rather than being one or part of it."""
         if id(tensor) not in self._derived or isinstance(tensor._base, nn.Parameter):
             return False
-        parameter = self._parameter(self._derived[id(tensor)][1])
+        name = self._derived[id(tensor)][1]
+        if name in self._parametrized:
+            return True
+        parameter = self._parameter(name)
         # Views made below autograd have no base, but share the memory.
         return bool(place(tensor)[0] != place(parameter)[0])
 
@@ -123,10 +156,63 @@ class Weights:
         derived = self._derived.get(id(tensor))
         return (lambda: tensor) if derived is None else derived[2]
 
-    def has_state(self, name: str) -> bool:
-        """Whether a parametrization of the parameter keeps buffers, as a spectral norm does."""
-        owner = self._model.get_submodule(name.rpartition(".")[0])
-        return isinstance(owner, ParametrizationList) and any(True for _ in owner.buffers())
+    def parametrized(self, name: str) -> Parametrized | None:
+        """How a weight is computed from a parameter, if a parametrization or a hook does it."""
+        return self._parametrized.get(name)
+
+    def originals(self, name: str) -> dict[str, nn.Parameter]:
+        """The parameter and those that its parametrization takes with it, by path."""
+        found = self._parametrized.get(name)
+        return {name: self._parameter(name)} if found is None else dict(found.originals)
+
+    def can_write(self, tensor: Tensor, std: float) -> bool:
+        """Whether a computed weight can be given any values of this standard deviation."""
+        name = self.name(tensor)
+        found = None if name is None else self._parametrized.get(name)
+        if name is None or found is None or _is_fake(tensor):
+            return False
+        if not all(parameter.requires_grad for _, parameter in found.originals):
+            return False
+        weight = self.again(tensor)
+        generator = torch.Generator(weight.device).manual_seed(0)
+        rounding = max(1e-4, 8 * torch.finfo(weight.dtype).eps)
+        with unchanged(list(found.module.modules())), torch.no_grad():
+            if not (weight.shape == tensor.shape and torch.equal(weight, found.read())):
+                return False  # part of the weight, or computed further
+            noise = torch.empty_like(weight).normal_(0, std, generator=generator)
+            try:
+                self.write(name, noise)
+                return torch.allclose(found.read(), noise, rtol=rounding, atol=rounding * std)
+            except Exception:  # whatever an inverse that isn't one raises
+                return False
+
+    @torch.no_grad()
+    def write(self, name: str, weight: Tensor) -> None:
+        """Sets the parameters that a weight is computed from so that it has these values."""
+        found = self._parametrized[name]
+        values = found.inverse(weight)
+        for (_, parameter), value in zip(found.originals, values, strict=True):
+            parameter.copy_(value)
+
+    @torch.no_grad()
+    def refresh(self, name: str) -> None:
+        """Has a module with a hook show the weight as it is now, not only after the next pass."""
+        found = self._parametrized[name]
+        if found.attribute:
+            setattr(found.module, found.attribute, found.read())
+
+    def read_parametrizations(self) -> None:
+        """Notes the weights of all parametrizations, inside of `torch.nn.utils.parametrize.cached`.
+
+        For a trace by torch.fx, in which no function is seen that computes them.
+        """
+        for module in self._model.modules():
+            if is_parametrized(module):
+                for name, owner in module.parametrizations.items():  # type: ignore[union-attr,operator]
+                    largest = max(reversed([*owner.parameters()]), key=Tensor.numel)
+                    path = self.name(largest)
+                    if path is not None and largest.dim() > 1:
+                        self.derive(path, getattr(module, name), owner)
 
     def exponent(self, tensor: Tensor) -> float:
         """The power of its parameter's scale that a computed weight follows.
@@ -157,6 +243,33 @@ class Weights:
         except AttributeError:
             return next(each for each, path in self._names.values() if path == name)
 
+    def _find_parametrized(self, path: str, module: nn.Module) -> None:
+        prefix = f"{path}." if path else ""
+        found: Parametrized | None = None
+        if isinstance(module, ParametrizationList):
+            names = [name for name in module._parameters if name.startswith("original")]
+            originals = [(f"{prefix}{name}", module.get_parameter(name)) for name in names]
+            found = Parametrized(module, originals, module, partial(_through_inverses, module))
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm):
+                pair = [f"{hook.name}_g", f"{hook.name}_v"]
+                read: Callable[[], Tensor] = partial(hook.compute_weight, module)
+                inverse: Callable[[Tensor], Sequence[Tensor]] = partial(
+                    _length_and_direction, hook.dim
+                )
+            elif isinstance(hook, SpectralNorm):
+                pair = [f"{hook.name}_orig"]
+                read = partial(_in_training, hook, module)
+                inverse = _without_inverse
+            else:
+                continue
+            originals = [(f"{prefix}{name}", module.get_parameter(name)) for name in pair]
+            found = Parametrized(module, originals, read, inverse, hook.name)
+            # A trace by torch.fx runs no hook: it sees what the hook computed last.
+            self.derive(originals[-1][0], getattr(module, hook.name), read)
+        if found is not None:
+            self._parametrized.update({name: found for name, _ in found.originals})
+
     def _scan(self) -> None:
         for name, parameter in self._model.named_parameters():
             self._names.setdefault(id(parameter), (parameter, name))
@@ -170,6 +283,33 @@ def _size(tensor: Tensor) -> float:
     """The norm, which may be larger than half precision can hold."""
     wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
     return float(wide.norm())
+
+
+def _through_inverses(owner: ParametrizationList, weight: Any) -> Sequence[Tensor]:
+    parts: list[Any] = [*owner]
+    for parametrization in reversed(parts):
+        weight = parametrization.right_inverse(weight)
+    return [weight] if isinstance(weight, Tensor) else weight
+
+
+def _in_training(hook: SpectralNorm, module: nn.Module) -> Tensor:
+    """The weight that a training step would have, with its vectors put back."""
+    vectors = [module.get_buffer(f"{hook.name}_{letter}") for letter in "uv"]
+    kept = [vector.clone() for vector in vectors]
+    try:
+        weight: Tensor = hook.compute_weight(module, do_power_iteration=True)
+    finally:
+        for vector, values in zip(vectors, kept, strict=True):
+            vector.copy_(values)
+    return weight
+
+
+def _length_and_direction(dim: int, weight: Tensor) -> Sequence[Tensor]:
+    return torch.norm_except_dim(weight, 2, dim), weight
+
+
+def _without_inverse(weight: Tensor) -> Sequence[Tensor]:
+    raise NotImplementedError
 
 
 def _is_fake(tensor: Tensor) -> bool:

@@ -8,16 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from mpelu.graph import Weights
 from mpelu.init.depth import Choice
 from mpelu.init.orthogonal import fill_orthogonal_
 from mpelu.init.outputs import deviation
 from mpelu.init.plan import Plan
 from mpelu.init.rules import GAUSSIAN_STD, fill_
+from mpelu.init.values import average
 
 
 def fill_all_(
     plans: Sequence[Plan],
     parameters: Mapping[str, nn.Parameter],
+    weights: Weights,
     choice: Choice,
     std: float,
     generator: torch.Generator | None,
@@ -26,7 +29,11 @@ def fill_all_(
         if not plan.is_trained or plan.left:
             continue
         weight = writable(plan, parameters)
-        scale = _computed_scale(plan, weight)
+        if plan.is_inverted:
+            weight = torch.empty_like(plan.weight, requires_grad=False)
+        # What a parametrization makes of random values shows once they are there.
+        is_parametrized = plan.is_computed and weights.parametrized(plan.name) is not None
+        scale = 1.0 if is_parametrized else _computed_scale(plan, weight)
         if choice.distribution == "orthogonal":
             is_whole = weight.shape == plan.weight.shape
             fill_orthogonal_(
@@ -45,6 +52,12 @@ def fill_all_(
                     weight.mul_(std / GAUSSIAN_STD)
         else:
             fill_(weight, plan.std / scale if scale != 1 else plan.std, generator)
+        if plan.is_inverted:
+            weights.write(plan.name, weight)
+        elif is_parametrized:
+            with torch.no_grad():
+                found = deviation(weights.again(plan.weight))
+                weight.mul_(average(plan.std**2) ** 0.5 / found if found > 0 else 1.0)
 
 
 def _computed_scale(plan: Plan, parameter: Tensor) -> float:

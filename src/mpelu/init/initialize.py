@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils import parametrize
 
 from mpelu.graph import (
     Call,
@@ -39,6 +39,7 @@ from mpelu.init.model import (
     reason,
     reset_norms_,
     zero_biases_,
+    zero_weights,
 )
 from mpelu.init.operations import is_known
 from mpelu.init.plan import FITTED, Plan
@@ -66,11 +67,13 @@ def initialize_(
     distribution: str | None = None,
     activation_shape: str | None = None,
     shape_target: float | None = None,
+    keep_zeros: bool = True,
 ) -> Report:
     """Sets every weight of a network by the activation that feeds it.
 
     Weights get a normal distribution of mean zero, biases zero, norm layers the identity and fresh
-    running statistics. What doesn't require gradients stays as it is; tied weights are set once.
+    running statistics. What doesn't require gradients stays as it is, and so do weights that hold
+    nothing but zeros; tied weights are set once.
 
     Args:
         model: any network, also inside DistributedDataParallel or torch.compile.
@@ -103,6 +106,9 @@ def initialize_(
             and MPELUs. None leaves them as they are, except for "deep".
         shape_target: C_f(0), above 0 and below 1. None for at most 0.5 with method "critical" and
             "deep" and 0.3 with all others, and beta at most 1; shapes below that stay.
+        keep_zeros: whether weights that are zero throughout, such as the last one of a residual
+            branch or the scale of its norm, are taken to be so by design and stay zero. False sets
+            them like all others; so does a model in which every weight is zero.
 
     Returns:
         A row for each weight; print it for a table.
@@ -129,10 +135,13 @@ def initialize_(
     if method == "lsuv":
         if example_inputs is None:
             raise ValueError("initialize_: expected example_inputs for lsuv, got None")
-        return lsuv_(model, example_inputs, generator=generator)
+        return lsuv_(model, example_inputs, generator=generator, keep_zeros=keep_zeros)
     model = unwrap(model)
     parameters = check_model("initialize_", model, generator)
-    calls, weights = _calls(model, example_inputs, input_shape)
+    zeros = zero_weights(model, parameters) if keep_zeros else None
+    # Reading a weight may change what its parametrization keeps.
+    with evaluating(_parametrizations(model)):
+        calls, weights = _calls(model, example_inputs, input_shape)
     choice = choose(calls, method, mode, distribution, activation_shape)
     critical = choice.method == "critical"
 
@@ -140,7 +149,15 @@ def initialize_(
         tailoring: Tailoring | None = None, embedded: Mapping[str, float] | None = None
     ) -> tuple[list[Plan], Planner]:
         planner = Planner(
-            calls, weights, choice.method, mode, std, choice.distribution, tailoring, embedded
+            calls,
+            weights,
+            choice.method,
+            mode,
+            std,
+            choice.distribution,
+            tailoring,
+            embedded,
+            zeros,
         )
         with collector_paused():
             plans = planner.run()
@@ -154,7 +171,6 @@ def initialize_(
     balanced: set[int] = set()
     tailoring: Tailoring | None = None
     with contextlib.ExitStack() as guards:
-        # Reading a weight may change what its parametrization keeps.
         guards.enter_context(evaluating(_parametrizations(model)))
         plans, planner = plan()
         if choice.activation_shape is not None:
@@ -178,20 +194,29 @@ def initialize_(
         # No weight has been written so far.
         if example_inputs is not None:
             guards.enter_context(unchanged_on_error(model))
-        elif choice.distribution == "orthogonal" or not all(map(_is_plain, parameters.values())):
+        elif (
+            choice.distribution == "orthogonal"
+            or not all(map(_is_plain, parameters.values()))
+            or any(plan.is_inverted for plan in plans)
+        ):
             # Drawing normal numbers into plain parameters can't fail, and copies take time.
             guards.enter_context(restored_on_error([*model.parameters(), *model.buffers()]))
-        fill_all_(plans, parameters, choice, std, generator)
-        reset_norms_(model)
-        zero_biases_(plan.bias for plan in plans)
+        fill_all_(plans, parameters, weights, choice, std, generator)
+        reset_norms_(model, zeros or ())
+        zero_biases_(plan.bias for plan in plans if not plan.left)
         for each in plans:
             fill_bias_(each.bias, each.bias_std, generator)
-        fill_shifts_(plans)
+        fill_shifts_(plans, weights)
         if example_inputs is not None:
             measured, scaled = measure_(model, example_inputs, plans, choice.method)
             if mode == "balanced" and choice.method in FITTED:
                 balanced = balance_gradients_(model, example_inputs, plans, measured)
-    rows = rows_of(model, parameters, weights, plans, choice.rule, measured, scaled, balanced)
+    for each in plans:
+        if each.is_inverted:
+            weights.refresh(each.name)
+    rows = rows_of(
+        model, parameters, weights, plans, choice.rule, measured, scaled, balanced, zeros or ()
+    )
     if critical or choice.activation_shape is not None:
         shape = None if tailoring is None else tailoring.shape
         return report_depth(rows, plans, calls, planner.layers, planner.signals, critical, shape)
@@ -203,7 +228,7 @@ def _is_plain(parameter: nn.Parameter) -> bool:
 
 
 def _parametrizations(model: nn.Module) -> list[nn.Module]:
-    lists = [part for part in model.modules() if isinstance(part, ParametrizationList)]
+    lists = [part for part in model.modules() if isinstance(part, parametrize.ParametrizationList)]
     return [part for each in lists for part in each.modules()]
 
 
@@ -214,7 +239,11 @@ def _calls(
         return _calls_by_shape(model, input_shape)
     if inputs is None:
         try:
-            return trace(model), Weights(model)
+            # Cached, so that what computes a weight gives the trace the tensor noted here.
+            with parametrize.cached():
+                weights = Weights(model)
+                weights.read_parametrizations()
+                return trace(model), weights
         except Exception as error:
             raise ValueError(
                 "initialize_: expected example_inputs or input_shape for a model that torch.fx "

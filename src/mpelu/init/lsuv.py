@@ -9,16 +9,21 @@ from torch import Tensor, nn
 
 from mpelu.graph import Call, Inputs, Weights, record, unchanged_on_error, unwrap
 from mpelu.init.layers import Layer, layer_of
+from mpelu.init.measuring import FEW_OUTPUTS
 from mpelu.init.model import (
     check_inputs,
     check_model,
     input_error,
+    mean_square_of,
     reset_norms_,
     variance_of,
     zero_biases_,
+    zero_weights,
 )
+from mpelu.init.plan import PART_NOTE
 from mpelu.init.planner import Planner
 from mpelu.init.report import Report, rows_of
+from mpelu.init.reuse import Key
 
 
 def _one_batch(batches: Inputs | Sequence[Inputs]) -> Inputs:
@@ -38,8 +43,11 @@ def lsuv_(
     tolerance: float = 0.02,
     max_rounds: int = 20,
     generator: torch.Generator | None = None,
+    *,
+    keep_zeros: bool = True,
 ) -> Report:
-    """Orthonormal weights, each layer scaled until its output has unit variance.
+    """Orthonormal weights, each layer scaled until its output has unit variance; with one or two
+    outputs, a mean square of one.
 
     One forward pass does it all: where the pass reaches a layer everything below is done, so the
     layer is run again on the input at hand until it is done too, and the pass goes on. Batch norm
@@ -53,6 +61,7 @@ def lsuv_(
         tolerance: how far from one a variance may stay.
         max_rounds: how often a layer may be scaled before giving up.
         generator: of the random numbers.
+        keep_zeros: whether weights that are zero throughout stay zero (see `initialize_`).
 
     Returns:
         A row for each weight, whose measured variance is the one reached.
@@ -72,60 +81,87 @@ def lsuv_(
         raise ValueError(f"lsuv_: expected max_rounds >= 1, got {max_rounds}")
     model = unwrap(model)
     parameters = check_model("lsuv_", model, generator)
+    zeros = zero_weights(model, parameters) if keep_zeros else None
     batch = _one_batch(batches)
     check_inputs("lsuv_", batch)
     known = Weights(model)
-    reached: dict[int, float] = {}
+    reached: dict[Key, float] = {}
+    inverted: dict[str, bool] = {}
+    """By the path of each parameter that a weight is computed from: whether it can be set."""
+    filled: set[Key] = set()
     written: set[int] = set()
 
     def new_layer(call: Call) -> Layer | None:
         layer = layer_of(call)
-        if layer is None or id(layer.weight) in reached or known.name(layer.weight) is None:
+        name = None if layer is None else known.name(layer.weight)
+        if layer is None or name is None or known.key(layer.weight) in reached:
             return None
-        return layer
+        is_kept = zeros is not None and not zeros.isdisjoint(known.originals(name))
+        return None if is_kept else layer
+
+    def is_set(weight: Tensor) -> bool:
+        return weight.requires_grad or inverted.get(known.name(weight) or "", False)
 
     def start(call: Call, *_: object) -> None:
         layer = new_layer(call)
-        if layer is not None and layer.weight.requires_grad:
+        name = None if layer is None else known.name(layer.weight)
+        if layer is None or name is None:
+            return
+        if known.parametrized(name) is not None and name not in inverted:
+            inverted[name] = known.can_write(layer.weight, layer.fan_in**-0.5)
+        if is_set(layer.weight):
             # In float32 at least: there is no QR decomposition in half precision.
             dtype = torch.promote_types(layer.weight.dtype, torch.float32)
-            fresh = torch.empty_like(layer.weight, dtype=dtype)
+            fresh = torch.empty_like(layer.weight, dtype=dtype, requires_grad=False)
             layer.weight.copy_(nn.init.orthogonal_(fresh, generator=generator))
+            keep(layer.weight, name)
             zero_biases_([layer.bias])
-            written.update({id(layer.weight), id(layer.bias)})
+            filled.add(known.key(layer.weight))
+            originals = known.originals(name).values()
+            written.update({id(layer.weight), id(layer.bias), *map(id, originals)})
+
+    def keep(weight: Tensor, name: str | None) -> None:
+        """Finds the parameters of a computed weight that was set in this pass."""
+        if name is not None and inverted.get(name):
+            known.write(name, weight)
 
     def scale(call: Call, output: Tensor, run: Callable[[], Tensor]) -> Tensor:
         layer = new_layer(call)
         if layer is None:
             return output
         weight = layer.weight
-        variance = variance_of(output)
+        observe = mean_square_of if layer.out_channels <= FEW_OUTPUTS else variance_of
+        variance = observe(output)
         rounds = 0
-        while weight.requires_grad and not abs(variance - 1) <= tolerance:
+        while is_set(weight) and not abs(variance - 1) <= tolerance:
             if rounds == max_rounds or not 0 < variance < float("inf"):
                 raise _NotReached(
                     f"lsuv_: expected a variance within {tolerance} of 1 after "
                     f"{known.name(weight)}, got {variance:g} in {rounds} rounds"
                 )
             weight.div_(variance**0.5)
+            keep(weight, known.name(weight))
             output = run()
-            variance = variance_of(output)
+            variance = observe(output)
             rounds += 1
-        reached[id(weight)] = variance
+        reached[known.key(weight)] = variance
         return output
 
     with unchanged_on_error(model):
-        reset_norms_(model)
+        reset_norms_(model, zeros or ())
         try:
-            calls, weights = record(model, batch, before=start, after=scale, written=written)
+            calls, weights = record(
+                model, batch, before=start, after=scale, written=written, weights=known
+            )
         except _NotReached:
             raise
         except Exception as error:
             raise input_error("lsuv_", batch, error) from error
-        plans = Planner(calls, weights, "lsuv", "fan_in").run()
-    measured = {
-        index: reached[id(plan.weight)]
-        for index, plan in enumerate(plans)
-        if id(plan.weight) in reached
-    }
-    return Report(rows_of(model, parameters, weights, plans, "lsuv", measured))
+        plans = Planner(calls, weights, "lsuv", "fan_in", zeros=zeros).run()
+        for plan in plans:
+            if plan.is_trained and not plan.left and plan.key not in filled:
+                plan.left = PART_NOTE
+    measured = {index: reached[plan.key] for index, plan in enumerate(plans) if plan.key in reached}
+    for name in inverted:
+        known.refresh(name)
+    return Report(rows_of(model, parameters, weights, plans, "lsuv", measured, zeros=zeros or ()))

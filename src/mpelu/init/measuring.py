@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mpelu.graph import (
     Call,
     Inputs,
+    Ref,
     Weights,
     arguments,
     evaluating,
@@ -23,9 +24,21 @@ from mpelu.graph import (
 )
 from mpelu.init.filling import writable
 from mpelu.init.layers import layer_of
-from mpelu.init.model import variance_of
+from mpelu.init.model import mean_square_of, variance_of
 from mpelu.init.operations import is_known
-from mpelu.init.plan import FEW_NOTE, FITTED, LARGEST, OFF, REUSED_NOTE, UNEVEN_NOTE, Plan
+from mpelu.init.plan import (
+    FEW_NOTE,
+    FITTED,
+    LARGEST,
+    MEAN_NOTE,
+    OFF,
+    RANGE_NOTE,
+    REUSED_NOTE,
+    UNEVEN_NOTE,
+    Plan,
+)
+from mpelu.init.rules import limits
+from mpelu.init.values import average
 
 TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off
@@ -34,8 +47,11 @@ DOUBTED_TOLERANCE = 1.02
 """The same where the prediction is in doubt."""
 ROUNDING = 1e-10
 """A variance below this share of the prediction is that of a constant."""
-FEW = 4
-"""A measurement on at most this many values per channel is noted."""
+FEW, LEAST = 4, 32
+"""A measurement on at most this many values per channel, or values at all, is noted."""
+FEW_OUTPUTS = 2
+"""Of a layer with at most this many outputs the mean square is measured. Samples differ little
+behind many layers, so a variance of one would take a large mean."""
 UNEVEN = 1.3
 """A measurement is noted where the halves of the batch differ by more than this factor: a few
 examples make most of the variance, and another batch may have others."""
@@ -47,7 +63,8 @@ last weight's."""
 def measure_(
     model: nn.Module, inputs: Inputs, plans: Sequence[Plan], method: str
 ) -> tuple[dict[int, float], set[int]]:
-    """Variances of the layers' outputs at the first use of each weight, and which were scaled.
+    """Variances of the layers' outputs at the first use of each weight (mean squares where there
+    are few outputs), and which were scaled.
 
     Where the pass reaches a layer everything before it is done. A layer whose output is off its
     prediction by more than `TOLERANCE` is scaled and run again on the input at hand.
@@ -57,7 +74,20 @@ def measure_(
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     parameters = dict(model.named_parameters())
-    planned = _written(plans, parameters) | {id(plan.bias) for plan in plans if plan.offset}
+    planned = _written(plans, weights) | {id(plan.bias) for plan in plans if plan.offset}
+
+    entering: Tensor | None = None
+
+    def enter(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal entering
+        layer = layer_of(call)
+        if layer is not None:
+            refs, values = [*call.args, *call.kwargs.values()], [*args, *kwargs.values()]
+            entering = next(
+                value
+                for ref, value in zip(refs, values, strict=True)
+                if isinstance(ref, Ref) and ref.index == layer.fed
+            )
 
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
         layer = layer_of(call)
@@ -66,37 +96,64 @@ def measure_(
         if layer is None or index is None or is_hidden:
             return output
         plan = plans[index]
-        variance = variance_of(output)
+        is_few = layer.out_channels <= FEW_OUTPUTS
+        observe = mean_square_of if is_few else variance_of
+        variance = observe(output)
         if index in measured:
             if _is_off(variance, measured[index], OFF) and REUSED_NOTE not in plan.doubts:
                 plan.doubts = (*plan.doubts, REUSED_NOTE)
             return output
         can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
-        # What is left of a constant by rounding says nothing about the scale.
-        can_scale = can_scale and variance > ROUNDING * (plan.predicted or 0.0)
+        estimate = variance
+        if can_scale and (is_few or variance <= ROUNDING * (plan.predicted or 0.0)):
+            # A few draws of weights say little about their scale; what they are drawn for does.
+            assert entering is not None
+            reached = layer.fan_in * plan.reached * mean_square_of(entering + plan.offset)
+            expected = average(plan.std**2) * reached + plan.bias_std**2
+            # What is left of a constant by rounding says nothing about the scale.
+            constant = max(expected, mean_square_of(output))
+            can_scale = is_few or variance > ROUNDING * constant
+            estimate = expected if is_few else variance
         tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
-        if can_scale and _is_off(variance, plan.predicted, tolerance):
+        if can_scale and _is_off(estimate, plan.predicted, tolerance):
             assert plan.predicted is not None
             shift = plan.bias_std**2
-            if variance <= shift:  # of the biases alone
+            if estimate <= shift:  # of the biases alone
                 return output
-            factor = ((plan.predicted - shift) / (variance - shift)) ** 0.5
+            factor = ((plan.predicted - shift) / (estimate - shift)) ** 0.5
+            low, high = limits(layer.weight.dtype)
+            scale = factor * mean_square_of(layer.weight) ** 0.5
+            if not low <= scale <= high:
+                factor *= min(max(scale, low), high) / scale if scale > 0 else 1.0
+                plan.doubts = tuple(dict.fromkeys((*plan.doubts, RANGE_NOTE)))
             layer.weight.mul_(factor)
             if plan.offset and layer.bias is not None:
                 layer.bias.sub_(plan.shift).mul_(factor).add_(plan.shift)
-            if plan.is_computed or weights.is_computed(layer.weight):
+            if plan.is_inverted:
+                weights.write(plan.name, layer.weight)
+            elif plan.is_computed or weights.is_computed(layer.weight):
                 parameters[plan.name].mul_(factor)
             scaled.add(index)
             output = run()
-            variance = variance_of(output)
+            variance = observe(output)
         measured[index] = variance
-        if output.numel() <= FEW * layer.out_channels:
+        if is_few and variance > OFF * variance_of(output):
+            plan.doubts = (*plan.doubts, MEAN_NOTE)
+        if output.numel() <= max(FEW * layer.out_channels, LEAST):
             plan.doubts = (*plan.doubts, FEW_NOTE)
         elif _is_uneven(output):
             plan.doubts = (*plan.doubts, UNEVEN_NOTE)
         return output
 
-    record(model, inputs, after=measure, written=planned, weights=weights, known=is_known)
+    record(
+        model,
+        inputs,
+        before=enter,
+        after=measure,
+        written=planned,
+        weights=weights,
+        known=is_known,
+    )
     return measured, scaled
 
 
@@ -118,7 +175,7 @@ def balance_gradients_(
         return set()
     parameters = dict(model.named_parameters())
     chosen = [last, *(plans[index] for index in free)]
-    norms = _gradient_norms(model, inputs, chosen, parameters, _written(plans, parameters))
+    norms = _gradient_norms(model, inputs, chosen, parameters, _written(plans, Weights(model)))
     scaled: set[int] = set()
     for index, norm in zip(free, norms[1:], strict=False):
         if not (norm > 0 and norms[0] > 0):
@@ -201,9 +258,14 @@ def _gradient_norms(
     return norms
 
 
-def _written(plans: Sequence[Plan], parameters: Mapping[str, nn.Parameter]) -> set[int]:
+def _written(plans: Sequence[Plan], weights: Weights) -> set[int]:
     """Ids of the parameters that plans write; a pass needs no copy of them."""
-    return {id(parameters[plan.name]) for plan in plans if plan.is_trained and not plan.left}
+    return {
+        id(parameter)
+        for plan in plans
+        if plan.is_trained and not plan.left
+        for parameter in weights.originals(plan.name).values()
+    }
 
 
 def _is_uneven(output: Tensor) -> bool:

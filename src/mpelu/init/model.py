@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -88,14 +88,44 @@ def fill_bias_(bias: Tensor | None, std: float, generator: torch.Generator | Non
         bias.normal_(0, std, generator=generator)
 
 
+def zero_weights(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> frozenset[str]:
+    """Paths of weights, and of the scales of norms, that hold nothing but zeros.
+
+    None if all weights do: then nobody has set the model yet.
+    """
+    scales = {
+        f"{path}.weight" for path, module in model.named_modules() if isinstance(module, NORMS)
+    }
+    weights = {
+        name: is_zero(parameter)
+        for name, parameter in parameters.items()
+        if parameter.dim() > 1 or name in scales
+    }
+    is_empty = all(zero for name, zero in weights.items() if name not in scales)
+    return frozenset() if is_empty else frozenset(filter(weights.get, weights))
+
+
 @torch.no_grad()
-def reset_norms_(model: nn.Module) -> None:
-    """Weight one, bias zero and fresh running statistics for every norm layer that is trained."""
-    for module in model.modules():
+def is_zero(weight: Tensor) -> bool:
+    """Whether a tensor has elements, and all of them are zero."""
+    whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded
+    # Most differ from zero at the first place, and need not be read any further.
+    return whole.numel() > 0 and not whole[(0,) * whole.dim()].item() and not whole.any().item()
+
+
+@torch.no_grad()
+def reset_norms_(model: nn.Module, kept: Collection[str] = ()) -> None:
+    """Weight one, bias zero and fresh running statistics for every norm layer that is trained.
+
+    Args:
+        model: whose norms they are.
+        kept: paths of weights that stay.
+    """
+    for path, module in model.named_modules():
         if not isinstance(module, NORMS) or is_frozen(module):
             continue
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad:
+            if parameter.requires_grad and f"{path}.{name}" not in kept:
                 parameter.fill_(1.0 if name == "weight" else 0.0)
         if isinstance(module, _NormBase):
             module.reset_running_stats()
@@ -103,7 +133,22 @@ def reset_norms_(model: nn.Module) -> None:
 
 def variance_of(output: Tensor) -> float:
     """Over all elements."""
-    return output.to(torch.promote_types(output.dtype, torch.float32)).var(correction=0).item()
+    return _observed(output, lambda values: values.var(correction=0))
+
+
+def mean_square_of(output: Tensor) -> float:
+    """Over all elements."""
+    return _observed(output, lambda values: values.square().mean())
+
+
+def _observed(output: Tensor, moment: Callable[[Tensor], Tensor]) -> float:
+    found = moment(output.to(torch.promote_types(output.dtype, torch.float32))).item()
+    if _SMALLEST < found < _LARGEST:
+        return found
+    return moment(output.to("cpu", torch.float64)).item()  # squares out of the range of float32
+
+
+_SMALLEST, _LARGEST = 1e-30, 1e37
 
 
 def _is_view_of_trained(tensor: Tensor) -> bool:

@@ -35,9 +35,11 @@ def by_group(layer: Layer, value: Value) -> Value:
     return torch.where(value > 0, value, 1.0) if isinstance(value, Tensor) else value or 1.0
 
 
-def _bias(layer: Layer) -> Value:
+def _bias(layer: Layer, is_kept: bool = False) -> Value:
     bias = layer.bias
-    if bias is None or bias.requires_grad or bias.dim() != 1 or isinstance(bias, FakeTensor):
+    if bias is None or bias.dim() != 1 or isinstance(bias, FakeTensor):
+        return 0.0
+    if bias.requires_grad and not is_kept:
         return 0.0
     return as_value(bias)
 
@@ -50,8 +52,14 @@ def after_random(layer: Layer, signal: Signal, reached: float, std: Value) -> tu
     return _bias(layer), variance
 
 
-def after_fixed(layer: Layer, signal: Signal) -> tuple[Value, Value]:
-    """Mean and variance of the output over data alone, inputs taken as independent."""
+def after_fixed(layer: Layer, signal: Signal, keeps_bias: bool = False) -> tuple[Value, Value]:
+    """Mean and variance of the output over data alone, inputs taken as independent.
+
+    Args:
+        layer: whose weight stays.
+        signal: into it.
+        keeps_bias: whether its bias stays too, although it is trained.
+    """
     shape = layer.weight.shape
     if not layer.is_standard or isinstance(layer.weight, FakeTensor):
         if isinstance(layer.weight, FakeTensor):
@@ -66,4 +74,4 @@ def after_fixed(layer: Layer, signal: Signal) -> tuple[Value, Value]:
         for value in (signal.mean, signal.variance)
     )
     out_mean = (weight * mean).sum((2, 3)).flatten()
-    return out_mean + _bias(layer), (weight**2 * variance).sum((2, 3)).flatten()
+    return out_mean + _bias(layer, keeps_bias), (weight**2 * variance).sum((2, 3)).flatten()

@@ -20,15 +20,22 @@ OFF = 2.0
 """A row has a note where two variances that should agree differ by more than this factor."""
 
 TANGENT_NOTE = "its tangents at zero vanish; its exact second moment was used"
-NOISE_NOTE = "its parametrization can't take random values; left as it was"
+NOISE_NOTE = "its parametrization can't take random values of mean zero; left as it was"
 REUSED_NOTE = "at a later use its output has another variance"
-STATE_NOTE = (
-    "its parametrization sets its scale, from values that it keeps for this weight; left as it was"
-)
+STATE_NOTE = "its parametrization sets its scale; left as it was"
+SCALE_NOTE = "the function that computes it sets its scale, which doesn't follow the rule"
+PART_NOTE = "lsuv sets no part of a parameter and nothing computed from one; left as it was"
 HOOK_NOTE = "fed by {name}, whose weight a hook computes"
 CHANGED_NOTE = "fed by {name}, whose output a hook may change"
-FEW_NOTE = "measured on very few values per channel"
+FEW_NOTE = "measured on too few values to judge"
+MEAN_NOTE = "few outputs: the mean square was measured, most of which all samples share"
 UNEVEN_NOTE = "its variance differs between the halves of the batch"
+ZERO_NOTE = "zero before the call; stays zero (keep_zeros=False sets it)"
+ZEROS_NOTE = "fed by zeros; taken as of unit variance"
+SCALELESS = 1e8
+"""A doubted prediction isn't believed where a mean square is this far from one, either way."""
+SCALELESS_NOTE = "what feeds it has no scale that could be predicted; taken as of unit variance"
+RANGE_NOTE = "by this rule its standard deviation would be out of the range of its type"
 CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
 
 
@@ -59,7 +66,9 @@ class Plan:
     is_computed: bool = False
     """Whether the weight is computed from the parameter."""
     is_fixed: bool = False
-    """Whether the weight is standardized, so that the scale of the parameter has no effect."""
+    """Whether the scale of the parameter has no effect: the weight is standardized, or left."""
+    is_inverted: bool = False
+    """Whether the parameters are found from the weight, by the inverse of a parametrization."""
     left: str = ""
     """Why the parameter is left as it was."""
     bias_std: float = 0.0

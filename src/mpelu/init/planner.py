@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from mpelu.graph import Call, Weights
+from mpelu.graph import WEIGHT_HOOKS, Call, Weights
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.critical import squared_slope
 from mpelu.init.layers import Layer, layer_of
@@ -23,6 +23,7 @@ from mpelu.init.maps import (
     step_after,
     surrounded,
 )
+from mpelu.init.model import is_zero
 from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
 from mpelu.init.operations.products import embedding_weight
 from mpelu.init.orthogonal import has_delta
@@ -30,19 +31,24 @@ from mpelu.init.outputs import TARGET, after_fixed, after_random, by_group, devi
 from mpelu.init.plan import (
     CAPPED_NOTE,
     CHANGED_NOTE,
-    FITTED,
     HOOK_NOTE,
     LARGEST,
     NOISE_NOTE,
     OFF,
+    RANGE_NOTE,
     REUSED_NOTE,
+    SCALE_NOTE,
+    SCALELESS,
+    SCALELESS_NOTE,
     STATE_NOTE,
     TANGENT_NOTE,
+    ZERO_NOTE,
+    ZEROS_NOTE,
     Plan,
 )
 from mpelu.init.recurrent import recurrent_plans
 from mpelu.init.reuse import Key, taken_elsewhere, uses_of
-from mpelu.init.rules import GAUSSIAN_STD, fan_of
+from mpelu.init.rules import GAUSSIAN_STD, fan_of, limits
 from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
 from mpelu.init.tailoring import Tailoring
 from mpelu.init.values import Value, average
@@ -60,6 +66,7 @@ class Planner:
         distribution: as for `initialize_`.
         tailoring: of a chain, for activation_shape "tailored".
         embedded: deviations that weights of embeddings will have, by path.
+        zeros: paths of parameters that stay zero; None if all are set.
     """
 
     def __init__(
@@ -72,7 +79,9 @@ class Planner:
         distribution: str = "normal",
         tailoring: Tailoring | None = None,
         embedded: Mapping[str, float] | None = None,
+        zeros: Collection[str] | None = None,
     ) -> None:
+        self._zeros = zeros
         self._calls, self._weights = calls, weights
         self._is_orthogonal = distribution == "orthogonal"
         self._tailoring = tailoring
@@ -139,15 +148,18 @@ class Planner:
         module = call.target
         if self._knows_shapes or not isinstance(module, nn.Module):
             return False
-        return bool(module._forward_hooks or module._forward_pre_hooks)
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        return not all(isinstance(hook, WEIGHT_HOOKS) for hook in hooks)
 
     def _step(self, call: Call) -> float:
         return max((self._steps[fed] for fed in call.fed_by), default=1.0)
 
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
-        signal = self.signals[layer.fed]
+        signal = _believable(self.signals[layer.fed])
         if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
             signal = doubted(signal, PADDING_NOTE)
+        if average(signal.second) == 0:
+            signal = doubted(signal, ZEROS_NOTE)
         profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
         key = self._keys[index]
         self._uses[key] += 1
@@ -190,7 +202,9 @@ class Planner:
             mean, variance = after_random(layer, signal, reached, self._of_weight[key].std)
             variance = variance + self._of_weight[key].bias_std ** 2
         else:
-            mean, variance = after_fixed(layer, signal)
+            is_left = key in self._of_weight and bool(self._of_weight[key].left)
+            now = replace(layer, weight=self._weights.again(layer.weight))
+            mean, variance = after_fixed(now, signal, keeps_bias=is_left)
         is_free = (
             self._method in ("exact", "critical")
             and is_trained
@@ -225,19 +239,55 @@ class Planner:
 
     def _adjust(self, plan: Plan, layer: Layer, signal: Signal, reached: float) -> None:
         """Takes into account how a weight is computed, and that first-order rules may explode."""
-        if self._method not in FITTED:
-            return
-        if self._knows_shapes and self._method not in ("exact", "critical"):
+        if self._method in ("taylor", "msra") and self._knows_shapes:
             _, variance = after_random(layer, signal, reached, plan.std)
             if average(variance) > LARGEST:
                 plan.std = plan.std * math.sqrt(TARGET / average(variance))
                 plan.doubts = (*plan.doubts, CAPPED_NOTE)
-        if plan.is_computed:
-            plan.is_fixed = abs(self._weights.exponent(layer.weight)) < 0.5
-            if plan.is_fixed and self._weights.has_state(plan.name):
-                plan.left = STATE_NOTE
-            elif not plan.is_fixed and not self._weights.takes_noise(plan.name, average(plan.std)):
-                plan.is_fixed, plan.left = True, NOISE_NOTE
+        self._limit(plan)
+        if self._stays_zero(plan):
+            plan.left = ZERO_NOTE
+        elif plan.is_computed:
+            self._adjust_computed(plan)
+        if plan.left:
+            plan.is_fixed, plan.bias_std = True, 0.0
+            plan.std = deviation(self._weights.again(plan.weight))
+
+    def _stays_zero(self, plan: Plan) -> bool:
+        if self._zeros is None:
+            return False
+        originals = self._weights.originals(plan.name)
+        is_part = plan.weight._base is originals[plan.name]
+        return any(name in self._zeros for name in originals) or (is_part and is_zero(plan.weight))
+
+    def _limit(self, plan: Plan) -> None:
+        """Keeps the weight in the range of its type."""
+        if self._method in ("gaussian", "lsuv"):  # as the user says; as it is
+            return
+        low, high = limits(plan.weight.dtype)
+        kept: Value
+        if isinstance(plan.std, Tensor):
+            kept = plan.std.clamp(low, high)
+            is_kept = torch.equal(kept, plan.std)
+        else:
+            kept = min(max(plan.std, low), high)
+            is_kept = kept == plan.std
+        if not is_kept and average(plan.std) == average(plan.std):  # a NaN is refused later
+            plan.std, plan.doubts = kept, (*plan.doubts, RANGE_NOTE)
+
+    def _adjust_computed(self, plan: Plan) -> None:
+        """Finds out how the weight follows from its parameters, or whether it can't."""
+        weights = self._weights
+        if weights.can_write(plan.weight, average(plan.std)):
+            plan.is_inverted = True
+            return
+        plan.is_fixed = not 0.5 < weights.exponent(plan.weight) < 1.5
+        if weights.parametrized(plan.name) is None:
+            plan.doubts = (*plan.doubts, SCALE_NOTE) if plan.is_fixed else plan.doubts
+        elif plan.is_fixed or self._method == "lsuv":
+            plan.left = STATE_NOTE
+        elif not weights.takes_noise(plan.name, average(plan.std)):
+            plan.left = NOISE_NOTE
 
     def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
         if call.target is None:
@@ -255,6 +305,8 @@ class Planner:
         if name is not None and name in self._embedded:
             second = self._embedded[name] ** 2
             signal = replace(signal, mean=0.0, variance=second, factor=second)
+        if self._zeros is not None and f"{call.name}.weight" in self._zeros:  # of a norm
+            signal = replace(signal, mean=0.0, variance=0.0, factor=0.0)
         if self._is_hooked(call):
             signal = doubted(signal, CHANGED_NOTE.format(name=call.name))
         if not self._knows_shapes and pads_small(call, self._step(call)):
@@ -288,7 +340,7 @@ class Planner:
             reached: share of the layer's inputs that are not padding.
         """
         if self._method == "lsuv":  # done already
-            return None, deviation(layer.weight), 0.0
+            return None, deviation(self._weights.again(layer.weight)), 0.0
         if self._method == "gaussian":
             return None, self._gaussian_std, 0.0
         if self._method == "xavier":
@@ -372,5 +424,21 @@ class Planner:
         plans = recurrent_plans(call, signal, self._weights, self._method, self._gaussian_std)
         for plan in plans:
             if plan.key not in self._of_weight:
+                self._limit(plan)
+                if plan.is_trained and self._stays_zero(plan):
+                    plan.left, plan.std = ZERO_NOTE, 0.0
                 self._of_weight[plan.key] = plan
                 self._plans.setdefault(index, []).append(plan)
+
+
+def _believable(signal: Signal) -> Signal:
+    """The signal, or unit variance where a prediction in doubt has gone astray."""
+    second = average(signal.second)
+    is_astray = second == math.inf or (
+        bool(signal.doubts) and second != 0 and not 1 / SCALELESS < second < SCALELESS
+    )
+    if not is_astray:
+        return signal
+    return Signal(
+        0.0, 1.0, 1.0, signal.sources, signal.channels, doubts=(SCALELESS_NOTE, *signal.doubts)[:4]
+    )

@@ -17,10 +17,14 @@ from mpelu.init.plan import (
     CAPPED_NOTE,
     FEW_NOTE,
     HOOK_NOTE,
+    MEAN_NOTE,
     OFF,
+    RANGE_NOTE,
     REUSED_NOTE,
+    SCALE_NOTE,
     TANGENT_NOTE,
     UNEVEN_NOTE,
+    ZERO_NOTE,
     Plan,
 )
 from mpelu.init.signal import UNSTABLE_NOTE, Source
@@ -48,7 +52,8 @@ class Row:
     predicted: float | None = None
     """Variance of the layer's output by propagation of moments."""
     measured: float | None = None
-    """The same on the example inputs."""
+    """The same on the example inputs; of one or two outputs the mean square, which `predicted` is
+    too, since weights have mean zero."""
     gradient: float | None = None
     """Predicted variance of the gradient at the layer's output, relative to the last call's.
     This and the next two are predicted by "critical", "deep" and shapes by depth."""
@@ -117,6 +122,7 @@ def rows_of(
     measured: Mapping[int, float],
     scaled: Collection[int] = (),
     balanced: Collection[int] = (),
+    zeros: Collection[str] = (),
 ) -> tuple[Row, ...]:
     """A row for each plan, and for each weight of two or more dimensions without one.
 
@@ -129,6 +135,7 @@ def rows_of(
         measured: variance of the output, by the index of the plan.
         scaled: indices of plans whose weight was scaled by measurement.
         balanced: indices of plans whose weight was scaled by its gradient.
+        zeros: paths of weights that stayed zero.
     """
     rows = [
         _row(
@@ -139,7 +146,7 @@ def rows_of(
         )
         for index, plan in enumerate(plans)
     ]
-    placed = {plan.name for plan in plans}
+    placed = {name for plan in plans for name in weights.originals(plan.name)}
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     reset = {id(parameter) for module in norms for parameter in module.parameters()}
     rows += [
@@ -151,6 +158,11 @@ def rows_of(
         )
         for name, parameter in parameters.items()
         if parameter.dim() > 1 and name not in placed and id(parameter) not in reset
+    ]
+    rows += [
+        Row(layer=name, rule="left as it was", std=0.0, note=ZERO_NOTE)
+        for name, parameter in parameters.items()
+        if name in zeros and id(parameter) in reset and parameter.requires_grad
     ]
     return tuple(rows)
 
@@ -177,13 +189,13 @@ def _row(plan: Plan, rule: str, measured: float | None, scaled_std: float | None
 
 def _std(plan: Plan) -> float:
     if plan.left or not plan.is_trained:
-        return deviation(plan.weight)
+        return average(plan.std) if plan.left else deviation(plan.weight)
     return math.sqrt(average(plan.std**2))
 
 
 _LASTING = (
-    UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, UNEVEN_NOTE, REUSED_NOTE,
-    HOOK_NOTE.partition("}")[2],
+    UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, MEAN_NOTE, UNEVEN_NOTE, REUSED_NOTE,
+    SCALE_NOTE, RANGE_NOTE, HOOK_NOTE.partition("}")[2],
 )  # fmt: skip
 """Notes that a measurement on one batch doesn't settle."""
 

@@ -17,6 +17,16 @@ GAUSSIAN_STD = 0.01
 MODES = ("fan_in", "fan_out", "average")
 
 
+def limits(dtype: torch.dtype) -> tuple[float, float]:
+    """The smallest and the largest standard deviation that weights of a type are given.
+
+    Squares of smaller ones vanish, and so do gradients. There is room for the factor of ten by
+    which gradients are balanced afterwards.
+    """
+    info = torch.finfo(dtype)
+    return max(1e-28, 16 * info.smallest_normal * info.eps), min(1e28, info.max / 160)
+
+
 def check_mode(caller: str, mode: str) -> None:
     if mode not in MODES:
         raise ValueError(f"{caller}: expected a mode of {list(MODES)}, got {mode!r}")

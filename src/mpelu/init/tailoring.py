@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from mpelu.graph import Call
+from mpelu.graph import Call, Weights
 from mpelu.init.layers import Layer
 from mpelu.init.plan import Plan
 from mpelu.init.shape import Structure
@@ -86,8 +86,9 @@ def _error(found: str) -> ValueError:
 
 
 @torch.no_grad()
-def fill_shifts_(plans: Sequence[Plan]) -> None:
+def fill_shifts_(plans: Sequence[Plan], weights: Weights) -> None:
     """Constant biases, and what the weights make of the offset of their inputs."""
     for plan in plans:
-        if plan.bias is not None and (plan.shift or plan.offset):
-            plan.bias.copy_(plan.shift + plan.offset * plan.weight.flatten(1).sum(1))
+        if plan.bias is not None and (plan.shift or plan.offset) and not plan.left:
+            weight = weights.again(plan.weight)
+            plan.bias.copy_(plan.shift + plan.offset * weight.flatten(1).sum(1))

@@ -52,8 +52,9 @@ def _norm_function(step: Step) -> Signal:
     call = step.call
     positions = {"batch_norm": 3, "instance_norm": 3}.get(call.name, 2)
     weight, bias = call.argument(positions, "weight"), call.argument(positions + 1, "bias")
-    # Those that are trained are ones and zeros, or will be.
-    scale = constant_signal(weight).mean if _is_fixed(weight) else 1.0
+    # Those that are trained are ones and zeros, or will be; a scale of zeros opens by training.
+    is_closed = isinstance(weight, nn.Parameter) and not weight.is_meta and not weight.any()
+    scale = constant_signal(weight).mean if is_closed or _is_fixed(weight) else 1.0
     shift = constant_signal(bias).mean if _is_fixed(bias) else 0.0
     mean: Value = 0.0
     variance: Value = 1.0
