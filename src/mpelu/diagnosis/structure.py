@@ -130,9 +130,10 @@ def has_trained(call: Call) -> bool:
     return any(each.requires_grad for each in (*own, *tensors_in((call.args, call.kwargs))))
 
 
-_STRAIGHT = {
-    "batchnorm", "batchnorm1d", "batchnorm2d", "batchnorm3d", "syncbatchnorm", "identity",
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout", "contiguous", "flatten",
+_NORMS = {"batchnorm", "batchnorm1d", "batchnorm2d", "batchnorm3d", "syncbatchnorm"}
+_STRAIGHT = _NORMS | {
+    "identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout", "contiguous",
+    "flatten",
 }  # fmt: skip
 """What makes no difference to whether two layers could be one, as `plain_name` has it."""
 
@@ -149,13 +150,14 @@ def layers_in_a_row(calls: Sequence[Call]) -> tuple[list[tuple[Call, Call]], int
     dense = {index: layer for index, layer in found.items() if layer is not None}
     pairs = []
     for index, layer in dense.items():
-        fed, has_norm = layer.fed, False
+        fed, between = layer.fed, set()
         while uses[fed] == 1 and plain_name(calls[fed].target) in _STRAIGHT:
-            has_norm = has_norm or "norm" in plain_name(calls[fed].target)
+            between.add(plain_name(calls[fed].target))
             fed = calls[fed].fed_by[0]
         first = dense.get(fed)
-        if first is None or uses[fed] != 1:
-            continue
+        if first is None or uses[fed] != 1 or ("flatten" in between and not first.kernel):
+            continue  # what a linear layer makes of tokens may be flattened for the next
+        has_norm = not between.isdisjoint(_NORMS)
         # Blocks that end in a norm and go on wider are the bottlenecks of MobileNets.
         rank = layer.out_channels if has_norm else min(first.fan_in, layer.out_channels)
         if first.out_channels >= rank:
