@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from train_helpers import equal, final, rows
 
 from mpelu.lab.config import Config
 from mpelu.lab.data import dataset, load, readers
 from mpelu.lab.data.folder import decode
 from mpelu.lab.errors import UserError
+from mpelu.lab.training.display import Display, Progress
+from mpelu.lab.training.launch import resume, train
 
 CPU = torch.device("cpu")
 CLASSES = ("ant", "bee", "cow")
@@ -168,16 +171,21 @@ def damage(folder: Path, *names: str) -> None:
 
 def test_too_many_damaged_files(tmp_path: Path) -> None:
     make(tmp_path)
-    damage(tmp_path, "train/bee/001.jpg", "val/cow/002.png")
+    damage(tmp_path, *(f"{half}/{name}" for half in ("train", "val") for name in TWO))
     data = load(config(tmp_path), CPU)
-    with pytest.raises(UserError) as caught:
+    expected = (
+        r"2 of 12 images are damaged, where at most 1 may be; remove or replace them: "
+        r"bee/001\.jpg, cow/002\.png"
+    )
+    with pytest.raises(UserError, match=rf"train: {expected}$"):
         list(data.train(torch.arange(12).split(12), 0))
-    message = str(caught.value)
-    assert "1 of 12 images are damaged, more than 0.1%: bee/001.jpg" in message
-    with pytest.raises(UserError, match=r"1 of 12 images are damaged, .*: cow/002\.png"):
+    with pytest.raises(UserError, match=rf"val: {expected}$"):
         list(data.test(torch.arange(12).split(12)))
-    with pytest.raises(UserError, match=r"1 of 12 images are damaged, .*: bee/001\.jpg"):
+    with pytest.raises(UserError, match=rf"train: {expected}$"):
         load(config(tmp_path, preprocess="channel"), CPU)
+
+
+TWO = ("bee/001.jpg", "cow/002.png")
 
 
 def test_an_error_names_some_files(tmp_path: Path) -> None:
@@ -187,12 +195,17 @@ def test_an_error_names_some_files(tmp_path: Path) -> None:
         list(load(config(tmp_path), CPU).train([torch.arange(12)], 0))
 
 
-def test_few_damaged_files_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize(
+    ("count", "most"),
+    [(1, 0), (2, 1), (39, 1), (40, 2), (199, 9), (200, 10), (10_999, 10), (11_000, 11)],
+)
+def test_how_many_files_may_be_damaged(count: int, most: int) -> None:
+    assert readers.most_damaged(count) == most
+
+
+def test_few_damaged_files_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make(tmp_path)
     damage(tmp_path, "train/bee/001.jpg")  # index 4
-    monkeypatch.setattr(readers, "MAX_DAMAGED", 0.1)
     data = load(config(tmp_path, augment="crop-flip"), CPU)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -205,20 +218,53 @@ def test_few_damaged_files_are_left_out(
     assert torch.equal(seen[0][0][4:], rest)
 
 
-def test_batch_without_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("augment", ["none", "crop-flip"])
+def test_batch_without_an_image(tmp_path: Path, augment: str) -> None:
     make(tmp_path)
-    damage(tmp_path, "train/bee/001.jpg")
-    monkeypatch.setattr(readers, "MAX_DAMAGED", 0.1)
-    data = load(config(tmp_path), CPU)
-    with pytest.raises(UserError, match=r"all images of a batch are damaged: bee/001\.jpg"):
-        list(data.train([torch.tensor([4])], 0))
+    damage(tmp_path, "train/bee/001.jpg", "val/bee/001.jpg")
+    data = load(config(tmp_path, augment=augment), CPU)
+    ((images, labels),) = data.train([torch.tensor([4])], 0)
+    assert (images.shape, labels.shape) == ((0, 3, 12, 12), (0,))
+    assert [len(labels) for _, labels in data.test(torch.tensor([3, 4, 5]).split(1))] == [1, 1]
+
+
+def run_config(folder: Path, **changes: Any) -> Config:
+    values = {
+        "preprocess": "channel", "augment": "crop-flip", "model": "resnet-8", "epochs": 3,
+        "model_options": {"width": 2}, "log_every": 1, "threads": 1,
+    }  # fmt: skip
+    return config(folder, **{**values, **changes})
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3")  # more than processors
+@pytest.mark.parametrize("changes", [{"batch_size": 1}, {"batch_size": 4, "accumulate": 4}, {}])
+def test_a_run_leaves_damaged_files_out_to_the_same_end_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    folder = make(tmp_path / "images")
+    damage(folder, "train/bee/001.jpg", "val/cow/002.png")
+    settings = run_config(folder, **{"batch_size": 11, **changes})
+
+    class Stopping(Display):
+        def step(self, progress: Progress) -> None:
+            if progress.step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    assert train(settings, tmp_path / "run", display=Stopping()).state == "interrupted"
+    monkeypatch.setattr(readers, "_worker_count", lambda threads=None: 3)
+    assert resume(tmp_path / "run").state == "finished"
+    train(settings, tmp_path / "whole")
+    assert equal(final(tmp_path / "run"), final(tmp_path / "whole"))
+    # 11 of 12 test images count.
+    tests = [row for row in rows(tmp_path / "whole") if row["kind"] == "test"]
+    assert all(round(row["test_error"] * 11 / 100, 9) % 1 == 0 for row in tests)
 
 
 def test_file_that_vanishes(tmp_path: Path) -> None:
     make(tmp_path)
     data = load(config(tmp_path), CPU)
     (tmp_path / "train" / "ant" / "000.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 of 12 images are damaged, .*: ant/000\.jpg"):
+    with pytest.raises(UserError, match=r"ant/000\.jpg: can't be read \(FileNotFoundError: "):
         list(data.train([torch.arange(12)], 0))
 
 
@@ -254,6 +300,22 @@ def test_workers_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert readers._worker_count() == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(200)), raising=False)
     assert readers._worker_count() == 16
+    assert readers._worker_count(threads=3) == 3
+
+
+def test_on_the_cpu_there_are_no_more_workers_than_threads(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        batches = load(config(images), CPU).train(torch.arange(12).split(1), 0)
+        next(batches)
+        assert len(multiprocessing.active_children()) == 2
+        batches.close()  # type: ignore[attr-defined]
+    finally:
+        torch.set_num_threads(before)
 
 
 def remove(path: Path) -> None:

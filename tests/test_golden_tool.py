@@ -262,9 +262,9 @@ def test_each_side_runs_its_own_source_and_words(
 
 
 def test_a_flag_that_the_old_commit_lacks_is_left_out_there_with_its_values() -> None:
-    words = "train --out run --new-list 1 -2 --new-switch --old 3 --quiet".split()
+    words = ["train", "--out", "run", "--new-list", "1", "-2", "--new-switch", "--old", "3"]
     lacking = {"--new-list": "", "--new-switch": "", "--old": "--older"}
-    assert golden.spelled(words, lacking) == "train --out run --older 3 --quiet".split()
+    assert golden.spelled(words, lacking) == ["train", "--out", "run", "--older", "3"]
     assert golden.spelled(words, {}) == words
 
 

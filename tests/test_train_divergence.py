@@ -111,7 +111,7 @@ class Readings(TorchDispatchMode):
     """Counts how often a tensor's values are read into Python."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
         for name in ("tolist", "numpy", "cpu"):  # these read a CPU tensor without an operation
             monkeypatch.setattr(torch.Tensor, name, self._counted(getattr(torch.Tensor, name)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -11,12 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import MagicMock
 
 import pytest
 from train_helpers import small
 
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import files
+from mpelu.lab.run import files, folder
 from mpelu.lab.run.lock import lock
 from mpelu.lab.training.launch import resume, train
 
@@ -121,3 +123,26 @@ def test_on_a_full_disk_it_still_keeps_others_out(
             process = holder(tmp_path)
             output, _ = process.communicate("\n")
     assert output == f"{tmp_path}: in use by another process\n"
+
+
+@pytest.mark.parametrize(
+    ("handle", "error", "waited", "expected"),
+    [(7, 0, 0x102, True), (7, 0, 0, False), (None, 87, 0, False), (None, 5, 0, True)],
+    ids=["alive", "ended", "unknown", "of another user"],
+)
+def test_on_windows_a_process_is_asked_without_being_killed(
+    monkeypatch: pytest.MonkeyPatch, handle: int | None, error: int, waited: int, expected: bool
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("os.kill ends a process on Windows")
+
+    kernel = MagicMock()
+    kernel.OpenProcess.return_value = handle
+    kernel.WaitForSingleObject.return_value = waited
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(ctypes, "WinDLL", lambda *_, **__: kernel, raising=False)
+    monkeypatch.setattr(ctypes, "get_last_error", lambda: error, raising=False)
+    assert folder._is_alive(4321) is expected
+    assert kernel.CloseHandle.call_count == (handle is not None)
+    assert folder._is_alive(10**30) is False

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -334,3 +337,36 @@ def test_settings_in_words(tmp_path: Path, values: dict[str, Any], expected: str
             world,
         )
     assert expected in "\n".join(told.values())
+
+
+ALLOCATIONS = """
+import ctypes, resource
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+
+def faults(size=8 << 20, times=20):
+    '''Pages faulted in while a block is allocated, filled and freed over and over.'''
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(times):
+        block = libc.malloc(size)
+        ctypes.memset(block, 1, size)
+        libc.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+from mpelu.lab.training.session import keep_freed_memory
+usual = faults()
+with keep_freed_memory():
+    kept = faults()
+print(usual, kept, faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's thresholds")
+def test_memory_is_kept_after_a_run_as_it_was_before() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALLOCATIONS], capture_output=True, text=True, check=True
+    )
+    usual, kept, after = map(int, done.stdout.split())
+    block = (8 << 20) // 4096
+    assert max(usual, kept, after) < 4 * block, (usual, kept, after)  # 20 * block if none is kept

@@ -298,7 +298,8 @@ def test_extending_a_schedule_that_depends_on_the_length_warns(
         ),
         (
             "--model mine:seven --activation mpelu",
-            "--activation: mine:seven takes no argument activation",
+            "--activation: mine:seven takes no argument activation; to replace the activations "
+            "that it has, use --convert mpelu",
         ),
         (
             "--model mine:network --model-options deep=3",

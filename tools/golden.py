@@ -79,8 +79,8 @@ CASES: dict[str, tuple[str, ...]] = {
 """Command lines of each case. `torchrun` in front starts two processes; `interrupt` in front sends
 SIGINT after the first step."""
 RENAMED: dict[str, str] = {}
-"""Words that are spelled differently in COMMIT's command lines: {"--new-flag": "--old-flag"}. A flag
-that COMMIT doesn't have is left out there, with its values: {"--new-flag": ""}."""
+"""Words that are spelled differently in COMMIT's command lines: {"--new-flag": "--old-flag"}. A
+flag that COMMIT doesn't have is left out there, with its values: {"--new-flag": ""}."""
 YIELDS = {
     "train": {"weights", "metrics"},
     "eval": {"evaluation"},

@@ -17,8 +17,8 @@ _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _APART = ("scale", "rate", "shape")
 """Kinds of activations' parameters that never share a group with weights."""
 _HARMLESS_DECAY = 1e-3
-"""Weight decay up to which an optimizer that isn't known does no harm to activations. SGD rarely has
-more; AdamW nearly always does."""
+"""Weight decay up to which an unknown optimizer does no harm to activations. SGD rarely has more;
+AdamW nearly always does."""
 
 
 def param_groups(
@@ -199,8 +199,8 @@ def _has_decoupled_decay(optimizer: Callable[..., torch.optim.Optimizer], model:
     except Exception as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"param_groups: optimizer can't take a step on parameter groups ({first}); leave it out "
-            "and give decay_mult"
+            f"param_groups: optimizer can't take a step on parameter groups ({first}); leave it "
+            "out and give decay_mult"
         ) from error
     shrunk = torch.full_like(weight, (1 - lr * decay) ** 2)
     return not isinstance(made, torch.optim.SGD) and torch.allclose(weight.detach(), shrunk)

@@ -85,7 +85,8 @@ class Dataset:
             seed: seed of the epoch. Crop and flip of sample i depend on (seed, i) alone.
 
         Yields:
-            Images, float32 [b, channels, size, size], and labels, int64 [b], on the device.
+            Images, float32 [b, channels, size, size], and labels, int64 [b], on the device. b is
+            smaller than asked for, and may be 0, where files are damaged.
         """
         if self._random_crop is None:
             yield from self._centered(self._train, batches)
@@ -108,7 +109,9 @@ class Dataset:
         Yields:
             Images, float32 [b, channels, size, size], and labels, int64 [b], on the device.
         """
-        yield from self._centered(self._test, batches)
+        for images, labels in self._centered(self._test, batches):
+            if len(labels):  # not all of its files are damaged
+                yield images, labels
 
     def _centered(
         self, reader: BatchReader, batches: Iterable[Tensor]

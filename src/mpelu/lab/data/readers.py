@@ -20,15 +20,25 @@ from mpelu.lab.errors import UserError
 
 log = logging.getLogger(__name__)
 
-MAX_DAMAGED = 0.001
-"""Fraction of a split's files that may be damaged."""
 _SAMPLE_BATCH = 100
 _MAX_NAMED = 5
 """Files an error names at most."""
 _MAX_WORKERS = 16
 
-DecodedBatch = tuple[Tensor, Tensor, list[tuple[int, str]]]
-"""Indices and images of the files that could be decoded; index and error of each other file."""
+DecodedBatch = tuple[Tensor, Tensor, list[tuple[int, str, bool]]]
+"""Indices and images of the files that could be decoded; of each other file its index, the error,
+and whether it could be read at all."""
+
+
+def most_damaged(count: int) -> int:
+    """How many of a split's files may be damaged: one in 20 but at most 10, or one in 1000 if those
+    are more; always one, if there are others.
+
+    Example:
+        >>> [most_damaged(count) for count in (1, 2, 40, 100, 1000, 1_281_167)]
+        [0, 1, 2, 5, 10, 1281]
+    """
+    return min(count - 1, max(1, min(10, count // 20), count // 1000))
 
 
 class BatchReader(Protocol):
@@ -40,7 +50,7 @@ class BatchReader(Protocol):
         """Yields indices [b], images and labels [b] of each batch, on the device.
 
         The images are whole, [b, channels, image_size, image_size]: uint8, or float32 if they have
-        been normalized already. A batch may be smaller than asked for.
+        been normalized already. A batch may be smaller than asked for, or empty.
         """
         ...
 
@@ -80,7 +90,9 @@ class InMemoryReader:
 class FileReader:
     """Reads image files, decoded by worker processes and sent to the device as bytes.
 
-    A damaged file is reported once and left out of its batch.
+    A damaged file is reported once and left out of its batch. Whether it is depends on the file
+    alone, so the batches are the same however many workers there are. A file that can't be read
+    at all is an error, because that may change.
 
     Args:
         files: the split.
@@ -107,20 +119,24 @@ class FileReader:
         count = min(limit, len(self))
         index = torch.arange(count) * len(self) // count
         for _, images, _ in self.read(index.split(_SAMPLE_BATCH)):
-            yield images
+            if len(images):
+                yield images
 
     def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """See `BatchReader.read`.
 
         Raises:
-            UserError: if more than 0.1% of the files are damaged, if none of a batch can be
-                decoded, or if a worker process dies.
+            UserError: if more than `most_damaged` files are damaged, if one can't be read, or if a
+                worker process dies.
         """
         loader = data.DataLoader(
             self._decoder,
             batch_size=None,
             sampler=(batch.tolist() for batch in batches),
-            num_workers=_worker_count(),
+            # On a GPU, the threads of the CPU have nothing else to do.
+            num_workers=_worker_count(
+                torch.get_num_threads() if self._device.type == "cpu" else None
+            ),
             pin_memory=self._device.type == "cuda",
             generator=torch.Generator(),  # else it draws from the generator that training uses
         )
@@ -128,11 +144,6 @@ class FileReader:
         try:
             for index, images, damaged in _started(loader):
                 self._check(damaged)
-                if not len(index):
-                    names = [self._files.names[each] for each, _ in damaged]
-                    raise UserError(
-                        f"{self._files.folder}: all images of a batch are damaged: {_some(names)}"
-                    )
                 index = index.to(self._device, non_blocking=True)
                 yield index, images.to(self._device, non_blocking=True), self._labels[index]
         except RuntimeError as error:
@@ -143,17 +154,20 @@ class FileReader:
             # Not inside the except clause: its traceback would keep the other workers alive.
             raise UserError(f"{self._files.folder}: a process that decodes images died ({died})")
 
-    def _check(self, damaged: list[tuple[int, str]]) -> None:
-        for index, problem in damaged:
+    def _check(self, damaged: list[tuple[int, str, bool]]) -> None:
+        for index, problem, is_readable in damaged:
+            path = self._files.folder / self._files.names[index]
+            if not is_readable:
+                raise UserError(f"{path}: can't be read ({problem})")
             if index not in self._damaged:
                 self._damaged[index] = problem
-                path = self._files.folder / self._files.names[index]
                 log.warning("skipping %s, which can't be decoded (%s)", path, problem)
-        if len(self._damaged) > MAX_DAMAGED * len(self):
+        most = most_damaged(len(self))
+        if len(self._damaged) > most:
             names = [self._files.names[each] for each in sorted(self._damaged)]
             raise UserError(
-                f"{self._files.folder}: {len(names)} of {len(self)} images are damaged, more than "
-                f"{MAX_DAMAGED:.1%}: {_some(names)}"
+                f"{self._files.folder}: {len(names)} of {len(self)} images are damaged, where at "
+                f"most {most} may be; remove or replace them: {_some(names)}"
             )
 
 
@@ -169,7 +183,7 @@ class _Decoder(data.Dataset[DecodedBatch]):
         channels, size, _ = self._shape
         images = torch.empty(len(batch), *self._shape, dtype=torch.uint8)
         kept: list[int] = []
-        damaged: list[tuple[int, str]] = []
+        damaged: list[tuple[int, str, bool]] = []
         for index in batch:
             path = self._files.folder / self._files.names[index]
             try:
@@ -177,7 +191,9 @@ class _Decoder(data.Dataset[DecodedBatch]):
                 kept.append(index)
             # Decoders raise errors of many types for damaged files.
             except Exception as error:
-                damaged.append((index, f"{type(error).__name__}: {error}"))
+                # Only what the system reports has a number.
+                is_readable = not (isinstance(error, MemoryError) or getattr(error, "errno", None))
+                damaged.append((index, f"{type(error).__name__}: {error}", is_readable))
         return torch.tensor(kept, dtype=torch.int64), images[: len(kept)], damaged
 
 
@@ -203,10 +219,15 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_MAX_NAMED]) + more
 
 
-def _worker_count() -> int:
-    """One per available processor, at most 16; the processes of torchrun share them."""
+def _worker_count(threads: int | None = None) -> int:
+    """One per available processor, at most 16; the processes of torchrun share them.
+
+    Args:
+        threads: the most of them, where training computes on the same processors.
+    """
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not available on this system
         count = os.cpu_count() or 1
-    return min(max(1, count // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))), _MAX_WORKERS)
+    count = max(1, count // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return min(count, count if threads is None else threads, _MAX_WORKERS)

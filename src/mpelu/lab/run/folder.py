@@ -26,11 +26,13 @@ when its run is resumed; one of a newer schema is refused.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
 import json
 import os
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -279,6 +281,8 @@ def remove_hidden(out: Path) -> None:
 
 
 def _is_alive(process: int) -> bool:
+    if sys.platform == "win32":  # where os.kill would end it
+        return _is_alive_on_windows(process)
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -286,6 +290,20 @@ def _is_alive(process: int) -> bool:
     except OSError:  # of another user
         return True
     return True
+
+
+def _is_alive_on_windows(process: int) -> bool:
+    if process >= 2**32:
+        return False
+    synchronize, access_denied, timeout = 0x0010_0000, 5, 0x102
+    kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
+    kernel.OpenProcess.restype = ctypes.c_void_p
+    handle = kernel.OpenProcess(synchronize, False, process)
+    if handle is None:
+        return bool(ctypes.get_last_error() == access_denied)  # type: ignore[attr-defined]
+    found = kernel.WaitForSingleObject(ctypes.c_void_p(handle), 0)
+    kernel.CloseHandle(ctypes.c_void_p(handle))
+    return bool(found == timeout)
 
 
 def upgrade(run: Path) -> None:

@@ -21,7 +21,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def evaluate(
     model: nn.Module, dataset: Dataset, config: Config, world: World | None = None
 ) -> tuple[float, float]:
-    """Mean loss and error in % over the test set.
+    """Mean loss and error in % over the test set, without files that are damaged.
 
     Args:
         model: the network; its mode is restored.
@@ -36,14 +36,16 @@ def evaluate(
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=device)
     wrong = torch.zeros((), dtype=torch.float64, device=device)
+    count = 0
     with torch.no_grad(), autocast(config, device):
         for images, labels in dataset.test(mine.split(config.batch_size) if len(mine) else []):
             logits = model(to_memory_format(images, config)).float()
             loss += F.cross_entropy(logits, labels, reduction="sum")
             wrong += (logits.argmax(1) != labels).sum()
+            count += len(labels)
     model.train(was_training)
-    total_loss, total_wrong = world.sum([loss.item(), wrong.item()])
-    return total_loss / dataset.test_count, 100 * total_wrong / dataset.test_count
+    total_loss, total_wrong, total = world.sum([loss.item(), wrong.item(), float(count)])
+    return total_loss / total, 100 * total_wrong / total
 
 
 def autocast(config: Config, device: torch.device) -> contextlib.AbstractContextManager[object]:

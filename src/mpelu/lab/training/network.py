@@ -119,7 +119,11 @@ def _create_own(config: Config, classes: int, channels: int, size: int) -> nn.Mo
     given = dict(config.model_options)
     if config.activation is not None:
         if not references.takes(factory, "activation"):
-            raise UserError(f"{config.model} takes no argument activation", field="activation")
+            raise UserError(
+                f"{config.model} takes no argument activation; to replace the activations that "
+                f"it has, use --convert {config.activation}",
+                field="activation",
+            )
         given["activation"] = _activation(config)
     for name in config.model_options:
         if not references.takes(factory, name):

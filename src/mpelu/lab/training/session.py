@@ -15,8 +15,12 @@ import torch
 from mpelu.lab.config import Config
 from mpelu.lab.training.distributed import World, join
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-_MALLOC_DEFAULTS = {_M_TRIM_THRESHOLD: 128 * 1024, _M_MMAP_MAX: 65536}
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
+_MOST = 4 * 1024 * 1024 * ctypes.sizeof(ctypes.c_long)
+_MALLOC_AFTER = {_M_MMAP_THRESHOLD: _MOST, _M_TRIM_THRESHOLD: 2 * _MOST, _M_MMAP_MAX: 65536}
+"""glibc raises its thresholds when large blocks are freed, up to these, but stops to do so for good
+once any of them is set. So they are left where they would be after training: at their defaults,
+every tensor of the process would be faulted in anew from then on."""
 
 
 @contextlib.contextmanager
@@ -53,7 +57,7 @@ def keep_freed_memory() -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in _MALLOC_DEFAULTS.items():
+        for name, value in _MALLOC_AFTER.items():
             library.mallopt(name, value)
         library.malloc_trim(0)
 

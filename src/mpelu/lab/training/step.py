@@ -99,17 +99,22 @@ class GradientStep:
         idle = len(self.world.share(batch)) == 0
         # DistributedDataParallel averages over processes; each contributes a part of a sum.
         weight = 0.0 if idle else self.world.size / len(batch)
-        count = len(self.parts(batch))
+        parts = self.parts(batch)
         self._seed(step)
         sums = torch.zeros(3, device=self.world.device)
         samples = 0
-        for index in range(count):
+        for index, part in enumerate(parts):
             images, labels = next(stream)
-            with self._synchronized(index == count - 1):
-                total, loss, wrong = self._forward(step, images, labels)
-                self.scaler.scale(total * weight).backward()
-            sums += torch.stack([total.detach(), loss.detach(), wrong])
             samples += len(labels)
+            is_lost = len(labels) == 0  # all its files are damaged, but others wait for gradients
+            if is_lost:
+                images = images.new_zeros(len(part), *images.shape[1:])
+                labels = labels.new_zeros(len(part))
+            with self._synchronized(index == len(parts) - 1):
+                total, loss, wrong = self._forward(step, images, labels)
+                self.scaler.scale(total * (0.0 if is_lost else weight)).backward()
+            if not is_lost:
+                sums += torch.stack([total.detach(), loss.detach(), wrong])
         if self.scaler.is_enabled():
             # The scaler skips steps whose gradients overflow, and halves its scale.
             is_lost = self.scaler.get_scale() <= SMALLEST_SCALE
@@ -155,7 +160,7 @@ class GradientStep:
         found = divergence.find(
             self.model,
             step,
-            (images for images, _ in dataset.train(self.parts(batch), seed)),
+            (images for images, _ in dataset.train(self.parts(batch), seed) if len(images)),
             lambda images: self._logits(self.model, images),
             loss_is_finite=loss_is_finite,
         )

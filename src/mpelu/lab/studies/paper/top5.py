@@ -67,11 +67,12 @@ def top_5(run: Path) -> float:
     trained = load_network(run)  # a run of the paper, which names no code of its own
     dataset = load(trained.config, trained.device)
     batches = torch.arange(dataset.test_count).split(trained.config.batch_size)
-    wrong = 0
+    wrong = count = 0
     with torch.no_grad():
         for images, labels in dataset.test(batches):
             best = trained.model(images).topk(min(5, len(dataset.classes))).indices
             wrong += int((best != labels[:, None]).all(1).sum())
-    error = 100 * wrong / dataset.test_count
+            count += len(labels)
+    error = 100 * wrong / count
     files.write_json(run / runs.TOP5, {"error": error})
     return error
