@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 from command_helpers import refused
+from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
 import mpelu
 from mpelu.lab import Config, cli, load_network, train
+from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.errors import UserError
 from mpelu.lab.run.folder import Run
 from mpelu.lab.studies.gather import EndedRun, Gathered, SettingRuns
@@ -26,8 +28,8 @@ from mpelu.lab.studies.results import Result
 from mpelu.lab.studies.statistics import pair_seeds, paired_difference
 from mpelu.lab.training import network
 from mpelu.lab.training.swapping import swap_activations
-from mpelu.lab.yours.comparison import Arm, ModelComparison, parse_budget
-from mpelu.lab.yours.costs import ArmCost, steps_within
+from mpelu.lab.yours.comparison import Arm, ModelComparison, parse_budget, plan
+from mpelu.lab.yours.costs import ArmCost, seconds_for, steps_within
 from mpelu.lab.yours.verdict import summarize, verdict
 
 NETWORK = """
@@ -200,6 +202,55 @@ def test_time_becomes_steps_that_the_slowest_arm_has_time_for() -> None:
     # All runs, each as slow as the slowest, end in time.
     assert 5 * both * slow.step < 600 < 5 * 2 * both * slow.step
     assert steps_within(1, costs, runs=10, jobs=2) < 0
+
+
+def test_the_time_of_a_number_of_steps_is_the_inverse() -> None:
+    cost = ArmCost(step=0.01, test=0.1, memory=1, parameters=1, start=2.0, reading=0.02)
+    steps = steps_within(600, {"one": cost}, runs=9, jobs=2)
+    assert 590 < seconds_for(steps, {"one": cost}, runs=9, jobs=2) <= 600
+    # Reading and starting take their part.
+    plain = replace(cost, start=0.0, reading=0.0)
+    assert steps < steps_within(600, {"one": plain}, runs=9, jobs=2) / 2
+
+
+def photographs(folder: Path, sizes: list[tuple[int, int]]) -> None:
+    for split in ("train", "val"):
+        for label, color in (("cat", 40), ("dog", 200)):
+            (folder / split / label).mkdir(parents=True)
+            for number, size in enumerate(sizes):
+                shade = (color, 10 * number, 0)
+                Image.new("RGB", size, shade).save(folder / split / label / f"{number}.png")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seen", "said"),
+    [
+        (
+            [(20, 32), (24, 24), (40, 28)],
+            24,
+            "images are scaled to 24 x 24; the smaller sides of the training images have 20 to 28 "
+            "pixels, with a median of 24",
+        ),
+        (
+            [(300, 400), (260, 300)],
+            224,
+            "images are scaled to 256 x 256, of which the network sees 224 x 224; the smaller "
+            "sides of the training images have 260 to 300 pixels, with a median of 280",
+        ),
+    ],
+)
+def test_small_photographs_keep_their_size_and_the_size_is_said(
+    mine: str, sizes: list[tuple[int, int]], seen: int, said: str
+) -> None:
+    photographs(Path("photos"), sizes)
+    config = Config(model=f"{mine}:Net", batch_size=4, data="folder", data_dir="photos")
+    told: list[str] = []
+    asked = (["relu", "mpelu"], ["own"], 1, "2 steps", 1, Path("out"))
+    planned = plan(config, *asked, told.append)
+    assert told[0] == said
+    assert said in planned.notes
+    assert image_sizes(planned.config)[1] == seen
+    assert plan(config, *asked, told.append) == planned  # resumed
 
 
 MPELU, RELU = Arm(activation="mpelu", init="own"), Arm(activation="relu", init="own")

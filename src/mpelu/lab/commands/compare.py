@@ -86,7 +86,9 @@ def add(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from mpelu.lab.config import Config
     from mpelu.lab.studies import runner
+    from mpelu.lab.studies.estimate import duration
     from mpelu.lab.yours import comparison
+    from mpelu.lab.yours.costs import seconds_for
     from mpelu.lab.yours.verdict import summarize
 
     fields = given(arguments)
@@ -110,7 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
         execution.out,
         say,
     )
-    say(f"{chosen.config.iterations} steps per run, {jobs} at a time")
+    steps, runs = chosen.config.iterations or 0, len(chosen.arms) * chosen.seeds
+    expected = duration(seconds_for(steps, chosen.costs, runs, jobs))
+    say(f"{steps} steps per run, {jobs} at a time: at most about {expected} for {runs} runs")
     code, done, began, result = 0, 0, time.monotonic(), None
     events = runner.run([chosen.study(summarize)], chosen.options(), execution)
     try:

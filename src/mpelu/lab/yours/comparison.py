@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import statistics
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpelu import activations
 from mpelu.lab.config import INIT, Config
+from mpelu.lab.data import registry
 from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.errors import UserError, choose, flag, one_line
 from mpelu.lab.references import is_reference
@@ -28,6 +33,8 @@ FORMAT = 1
 _TESTS = 10
 """Tests per run, so that the curves have a shape."""
 _FEWEST_STEPS = 10
+_LOOKED_AT = 200
+"""Photographs whose sizes are looked at."""
 
 Say = Callable[[str], None]
 
@@ -147,7 +154,8 @@ def plan(
             one of the names is its activation.
         inits: initializations, each for every activation.
         seeds: runs per arm.
-        budget: time for everything, such as "30m", or steps per run, such as "500 steps".
+        budget: time for everything, such as "30m", of which measuring takes its part, or steps
+            per run, such as "500 steps".
         jobs: runs at a time.
         out: directory of the comparison.
         say: receives a line for each step that may take long.
@@ -163,7 +171,9 @@ def plan(
     found = _read(out)
     if found is not None:
         return _resumed(found, config, asked, seeds, budget, out)
-    say("reading the model")
+    begun = time.monotonic()
+    config, sized = _with_image_size(config)
+    say(sized or "reading the data and the model")
     found_in = read_model(config)
     if found_in.is_passed and not found_in.has_own and OWN in names:
         raise UserError(
@@ -173,10 +183,12 @@ def plan(
     chosen = names if not found_in.has_own or found_in.names_own(names) else [OWN, *names]
     arms = _arms(chosen, inits, found_in.is_passed)
     costs = measure(config, arms, jobs, say)
-    steps = limit if isinstance(limit, int) else steps_within(limit, costs, len(arms) * seeds, jobs)
+    runs = len(arms) * seeds
+    spent = time.monotonic() - begun
+    steps = limit if isinstance(limit, int) else steps_within(limit - spent, costs, runs, jobs)
     if steps < _FEWEST_STEPS and not isinstance(limit, int):
         raise UserError(
-            f"expected time for {_FEWEST_STEPS} steps or more in each of {len(arms) * seeds} "
+            f"expected time for {_FEWEST_STEPS} steps or more in each of {runs} "
             f"runs, got {budget!r}, enough for {max(0, steps)}",
             field="budget",
         )
@@ -192,7 +204,7 @@ def plan(
         seeds=seeds,
         budget=budget,
         costs=costs,
-        notes=found_in.notes,
+        notes=(*([sized] if sized else []), *found_in.notes),
         asked=asked,
     )
     try:
@@ -203,6 +215,52 @@ def plan(
             f"{out}: can't be written: {error.strerror or error}", field="out"
         ) from error
     return made
+
+
+def _with_image_size(config: Config) -> tuple[Config, str]:
+    """For a directory of photographs: a size that enlarges few of them, and what is done in words.
+
+    Photographs with a median of 256 pixels or more on their smaller side are scaled to 256 x 256
+    and cropped to 224 x 224, as those of ImageNet; smaller ones to that median.
+    """
+    if config.data != "folder" or config.data_dir is None or config.image_size is not None:
+        return config, ""
+    sides = _smaller_sides(config)
+    middle = int(statistics.median(sides)) if sides else 0
+    if 0 < middle < registry.find(config.data).image_size:
+        config = replace(config, image_size=middle)
+    scaled, seen = registry.image_sizes(config)
+    text = f"images are scaled to {scaled} x {scaled}"
+    if seen < scaled:
+        text += f", of which the network sees {seen} x {seen}"
+    if sides:
+        text += f"; the smaller sides of the training images have {min(sides)} to {max(sides)} "
+        text += f"pixels, with a median of {middle}"
+    return config, text
+
+
+def _smaller_sides(config: Config) -> list[int]:
+    """The smaller sides of some training images, in pixels; damaged files are left out."""
+    from PIL import Image
+
+    from mpelu.lab.data.folder import FORMATS
+    from mpelu.lab.data.images import ImageFiles
+    from mpelu.lab.reading import open_regular
+
+    assert config.data_dir is not None
+    place = Path(config.data_dir).expanduser()
+    files = registry.find(config.data).read(registry.find(config.data), place).train
+    assert isinstance(files, ImageFiles)
+    count = min(_LOOKED_AT, len(files.names))
+    sides = []
+    for index in range(count):
+        path = files.folder / files.names[index * len(files.names) // count]
+        # Pillow raises errors of many types, and warns of very many pixels.
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with open_regular(path) as opened, Image.open(opened, formats=FORMATS) as image:
+                sides.append(min(image.size))
+    return sides
 
 
 def parse_budget(text: str) -> float | int:
@@ -330,5 +388,5 @@ def _shown(value: Any) -> str:
 
 _SET_HERE = {
     "epochs", "iterations", "test_every", "log_every", "data_dir", "activation", "convert",
-    "init", "seed", "device", "threads", "checkpoint_every",
+    "init", "seed", "device", "threads", "checkpoint_every", "image_size",
 }  # fmt: skip

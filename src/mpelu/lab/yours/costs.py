@@ -41,6 +41,10 @@ class ArmCost:
     memory: float
     """MiB that a step keeps for its backward pass."""
     parameters: int
+    start: float = 0.0
+    """Seconds for data and network, before the first step."""
+    reading: float = 0.0
+    """Seconds per training step for reading images, with as many runs at a time as there are."""
 
 
 def measure(config: Config, arms: Sequence[Arm], jobs: int, say: Say) -> dict[str, ArmCost]:
@@ -58,19 +62,32 @@ def measure(config: Config, arms: Sequence[Arm], jobs: int, say: Say) -> dict[st
         say(f"measuring a step with {arm.title}")
         chosen = replace(arm.config(config), epochs=None, iterations=1000, threads=threads)
         with session(chosen) as world:
-            costs[arm.name] = _cost(Trainer(chosen, Path(), world))
+            begun = time.perf_counter()
+            trainer = Trainer(chosen, Path(), world)
+            costs[arm.name] = _cost(trainer, time.perf_counter() - begun, jobs)
     return costs
 
 
 def steps_within(seconds: float, costs: dict[str, ArmCost], runs: int, jobs: int) -> int:
     """Steps per run so that all runs end in time, if each were as slow as the slowest."""
-    rounds = math.ceil(runs / jobs)
-    slowest = max(costs.values(), key=lambda cost: cost.step)
-    left = seconds / rounds - _START - _TESTS * max(cost.test for cost in costs.values())
-    return int(left / (_SAFETY * slowest.step))
+    fixed, step = _slowest(costs)
+    return int((seconds / math.ceil(runs / jobs) - fixed) / step)
 
 
-def _cost(trainer: Trainer) -> ArmCost:
+def seconds_for(steps: int, costs: dict[str, ArmCost], runs: int, jobs: int) -> float:
+    """The time within which all runs end, if each were as slow as the slowest."""
+    fixed, step = _slowest(costs)
+    return math.ceil(runs / jobs) * (fixed + steps * step)
+
+
+def _slowest(costs: dict[str, ArmCost]) -> tuple[float, float]:
+    """Seconds of the slowest run besides its training steps, and of a step."""
+    start = _START + max(cost.start for cost in costs.values())
+    fixed = start + _TESTS * max(cost.test for cost in costs.values())
+    return fixed, _SAFETY * max(cost.step + cost.reading for cost in costs.values())
+
+
+def _cost(trainer: Trainer, start_up: float, jobs: int) -> ArmCost:
     import torch
 
     from mpelu.lab.training.evaluation import evaluate
@@ -78,8 +95,8 @@ def _cost(trainer: Trainer) -> ArmCost:
     from mpelu.lab.training.seeds import derive, epoch_batches
 
     config = trainer.config
-    batches = epoch_batches(trainer.dataset.train_count, config.batch_size, config.seed, 1)
-    batches = [batches[index % len(batches)] for index in range(_STEPS)]
+    epoch = epoch_batches(trainer.dataset.train_count, config.batch_size, config.seed, 1)
+    batches = [epoch[index % len(epoch)] for index in range(_STEPS)]
     parts = (part for batch in batches for part in trainer.gradient_step.parts(batch))
     stream = iter(trainer.dataset.train(parts, derive(config.seed, 1, "augment")))
     saved = _Saved()
@@ -101,14 +118,31 @@ def _cost(trainer: Trainer) -> ArmCost:
             best = min(best, now - start)
             if now - begun > _ENOUGH:
                 break
+    reading = _reading(trainer, epoch[:_STEPS])
     start = time.perf_counter()
     evaluate(trainer.result, trainer.dataset, config, trainer.world)
     return ArmCost(
         step=best,
-        test=time.perf_counter() - start,
+        # Runs that go on at a time read with the same processors.
+        test=time.perf_counter()
+        - start
+        + (jobs - 1) * reading * trainer.dataset.test_count / config.batch_size,
         memory=saved.bytes(trainer.model.parameters()) / 2**20,
         parameters=sum(each.numel() for each in trainer.model.parameters()),
+        start=start_up,
+        reading=jobs * reading,
     )
+
+
+def _reading(trainer: Trainer, batches: Sequence[Tensor]) -> float:
+    """Seconds to read a batch of an epoch that begins: the processes that decode files start."""
+    parts = (part for batch in batches for part in trainer.gradient_step.parts(batch))
+    count, begun = 0, time.perf_counter()
+    for _ in trainer.dataset.train(parts, 0):
+        count += 1
+        if time.perf_counter() - begun > _ENOUGH:
+            break
+    return (time.perf_counter() - begun) / count * trainer.config.accumulate
 
 
 class _Saved:
