@@ -907,6 +907,25 @@ def test_a_detached_branch_is_found(where: str, said: str) -> None:
     assert not where or found.sentence.startswith(said)
 
 
+def test_a_choice_that_has_no_gradient_is_not_called_detached() -> None:
+    class Quantized(nn.Module):
+        """Takes the row of a code book that a layer prefers, as wav2vec2 does in evaluation."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.prefers, self.book = nn.Linear(64, 8), nn.Parameter(torch.randn(8, 16))
+            self.last = nn.Linear(16, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores = self.prefers(x)
+            one_hot = scores.new_zeros(scores.shape).scatter(1, scores.argmax(1, keepdim=True), 1.0)
+            out: Tensor = self.last(one_hot @ self.book)
+            return out
+
+    torch.manual_seed(0)
+    assert "detached" not in kinds(mpelu.diagnose(Quantized(), batch()))
+
+
 def test_a_head_that_is_detached_on_purpose_is_a_remark() -> None:
     class ActorCritic(nn.Module):
         def __init__(self) -> None:
@@ -928,6 +947,7 @@ def test_detached_values_that_do_no_harm_are_no_problem() -> None:
         lambda x: x + (x.sign() - x).detach(),  # straight through
         lambda x: x / x.detach().norm(dim=1, keepdim=True),
         lambda x: x[:, x.detach()[0].argsort()],
+        lambda x: x + torch.zeros_like(x) + x.new_zeros(x.shape).scatter(1, x.argmax(1, True), 1.0),
     ):
         assert mpelu.diagnose(perceptron(Applied(function)), batch(), LABELS).is_healthy
 

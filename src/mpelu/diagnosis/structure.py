@@ -56,6 +56,13 @@ _ARITHMETIC = (
 regions of interest, say what is to be done with the first."""
 
 
+_SHAPES = {
+    "zeroslike", "oneslike", "emptylike", "fulllike", "randlike", "randnlike", "newzeros",
+    "newones", "newempty", "newfull", "newtensor",
+}  # fmt: skip
+"""Functions that take the shape or the type of a tensor, as `plain_name` has them."""
+
+
 @dataclass(frozen=True)
 class Flow:
     """Where values and gradients go from call to call."""
@@ -69,6 +76,8 @@ class Flow:
         call = self.calls[index]
         if call.name in _ARITHMETIC:
             return call.fed_by
+        if plain_name(call.target) in _SHAPES:
+            return ()
         if id(call) not in self.graded and call.shape is not None:
             return ()  # it returned no real numbers
         return call.fed_by[:1]
