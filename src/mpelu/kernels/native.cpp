@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <vector>
@@ -273,15 +274,16 @@ Status execute(const Call& call, Operation op) {
   const S min_beta = lowest_beta<S>(call);
   for (Index c = 0; c < at.channels; ++c)
     grad_alpha[c] = static_cast<S>(by_alpha[c]) * (op == backward_from_output ? 1 / alpha[c] : 1);
-  bool is_finite = true;
+  constexpr S largest = std::numeric_limits<S>::max();
+  int not_finite = 0;
   for (Index c = 0; c < at.channels; ++c) {
     S rate = static_cast<S>((beta[c] < min_beta ? min_beta : beta[c]) * log2_e);
     S value = static_cast<S>(by_beta[c]) / rate;
-    is_finite &= std::isfinite(grad_alpha[c]) & std::isfinite(value);
+    not_finite |= !(std::fabs(grad_alpha[c]) <= largest) | !(std::fabs(value) <= largest);
     bool is_lowered = beta[c] < min_beta && value > 0;  // below the bound already
     grad_beta[c] = is_lowered ? 0 : value;
   }
-  return is_finite ? done : done_not_finite;
+  return not_finite ? done_not_finite : done;
 }
 
 Status execute(const Call& call, Operation op) try {
