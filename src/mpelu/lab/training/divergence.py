@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +21,6 @@ class Divergence:
     def __str__(self) -> str:
         where = f" of {self.module}" if self.module else ""
         return f"diverged at step {self.step}: the {self.quantity}{where} isn't finite"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def find(
