@@ -123,12 +123,17 @@ def test_snapshots_of_activations(tmp_path: Path) -> None:
     assert all(torch.equal(last[name], weights[name]) for name in last)
 
 
-def test_prelu_is_kept_and_relu_has_nothing_to_keep() -> None:
-    config = small(activation="prelu")
-    found = snapshots.learnable(network.build(config, 10, 1, 8))
+def test_prelu_is_kept_and_relu_has_nothing_to_keep(tmp_path: Path) -> None:
+    kept = {}
+    for name in ("prelu", "relu"):
+        (tmp_path / name / snapshots.FOLDER).mkdir(parents=True)
+        model = network.build(small(activation=name), 10, 1, 8)
+        snapshots.write(tmp_path / name, 0, model)
+        kept[name] = snapshots.find(tmp_path / name)
+    found = snapshots.read(kept["prelu"][0]).tensors
     assert found
     assert all(name.endswith(".weight") for name in found)
-    assert snapshots.learnable(network.build(small(activation="relu"), 10, 1, 8)) == {}
+    assert kept["relu"] == {}
 
 
 def test_learns_the_digits(tmp_path: Path) -> None:

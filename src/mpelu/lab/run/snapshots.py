@@ -15,7 +15,7 @@ from mpelu.lab.run import files
 from mpelu.lab.run.checksums import read_tensors, seal_tensors
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 FOLDER = "activations"
 _NAME = re.compile(r"epoch-(\d{1,12})\.safetensors")
@@ -36,11 +36,6 @@ class Snapshot(NamedTuple):
     """Whether they are in order of depth (otherwise of name)."""
     labels: dict[str, str]
     """Labels by name, such as "α of MPELU"; none for what isn't an activation's parameter."""
-
-
-def learnable(model: nn.Module) -> dict[str, Tensor]:
-    """The learnable parameters of all activations by name, in order of depth."""
-    return {found.name: found.parameter for found in learnable_parameters(model)}
 
 
 def write(run: Path, epoch: int, model: nn.Module) -> None:
