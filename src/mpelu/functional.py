@@ -130,9 +130,7 @@ def _backward(
 def _formula_backward(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if (
-        type(saved) is Tensor or type(saved) is torch.nn.Parameter
-    ):  # sizes may be symbolic otherwise
+    if type(saved) in (Tensor, torch.nn.Parameter):  # sizes of others may be symbolic
         eager.check_memory(grad, saved, alpha, beta)
     return eager.backward(grad, saved, alpha, beta, dim, saved_is_output)
 
