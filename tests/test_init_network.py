@@ -541,14 +541,15 @@ def test_deep_models_need_no_deep_stack() -> None:
 
 
 def test_report() -> None:
-    report = initialize_(plain(3, 16), torch.randn(8, 16), "exact")
+    torch.manual_seed(0)
+    report = initialize_(plain(3, 16), torch.randn(512, 16), "exact")
     lines = str(report).splitlines()
     assert lines[0].startswith("exact fan_in: 3 weights set")
     assert lines[1].split()[:3] == ["layer", "fed", "by"]
-    assert len({line.rindex(" ") for line in lines[2:5]}) <= 2
+    assert len({line.index("  ") for line in lines[2:5]}) <= 2
     plain_data = json.loads(json.dumps(report.to_dict()))
     assert plain_data["rows"][1]["alpha"] == 1.0
-    assert plain_data["rows"][1]["rule"] == "exact fan_in"
+    assert plain_data["rows"][1]["rule"].startswith("exact fan_in")
     assert plain_data["rule"] == "exact fan_in"
 
 
