@@ -85,7 +85,8 @@ def own_axis(call: Call) -> int | None:
     target = call.target
     if isinstance(target, nn.Module):
         own: list[Tensor] = list(target.parameters(recurse=False))
-        axis = getattr(target, "dim", 1 if isinstance(target, nn.PReLU) else None)
+        is_learned = type(target).__name__.lower() in _LEARNED
+        axis = getattr(target, "dim", 1 if is_learned else None)
     else:
         is_learned = name_of(target) in _LEARNED
         own = tensors_in((call.args[1:], call.kwargs)) if is_learned else []

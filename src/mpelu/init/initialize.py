@@ -219,8 +219,9 @@ def initialize_(
     )
     if critical or choice.activation_shape is not None:
         shape = None if tailoring is None else tailoring.shape
-        return report_depth(rows, plans, calls, planner.layers, planner.signals, critical, shape)
-    return Report(rows)
+        depth = report_depth(rows, plans, calls, planner.layers, planner.signals, critical, shape)
+        return replace(depth, rule=choice.rule)
+    return Report(rows, rule=choice.rule)
 
 
 def _is_plain(parameter: nn.Parameter) -> bool:

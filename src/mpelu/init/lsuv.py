@@ -164,4 +164,5 @@ def lsuv_(
     measured = {index: reached[plan.key] for index, plan in enumerate(plans) if plan.key in reached}
     for name in inverted:
         known.refresh(name)
-    return Report(rows_of(model, parameters, weights, plans, "lsuv", measured, zeros=zeros or ()))
+    rows = rows_of(model, parameters, weights, plans, "lsuv", measured, zeros=zeros or ())
+    return Report(rows, rule="lsuv")

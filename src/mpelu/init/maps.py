@@ -14,13 +14,15 @@ from torch.nn import functional as F
 from mpelu.graph import Call
 from mpelu.init.layers import Layer
 from mpelu.init.operations.shape import pad_amounts
-from mpelu.init.signal import Profile, padded, resized
+from mpelu.init.signal import Note, Profile, padded, resized
 
 SIZE = 64
 """Maps of the input are taken to be at least this large."""
 LEAST_SHARE = 0.55
 """Padding that may leave less of a layer's inputs than this is noted."""
-PADDING_NOTE = "zeros around a map whose size is not known (pass example_inputs or input_shape)"
+PADDING_NOTE = Note(
+    "zeros around a map whose size is not known (pass example_inputs or input_shape)"
+)
 
 
 def is_small(layer: Layer, step: float) -> bool:

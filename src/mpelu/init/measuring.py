@@ -137,7 +137,8 @@ def measure_(
             output = run()
             variance = observe(output)
         measured[index] = variance
-        if is_few and variance > OFF * variance_of(output):
+        is_mean = variance > OFF * variance_of(output)
+        if is_few and (is_mean or _is_off(variance, plan.predicted, OFF)):
             plan.doubts = (*plan.doubts, MEAN_NOTE)
         if output.numel() <= max(FEW * layer.out_channels, LEAST):
             plan.doubts = (*plan.doubts, FEW_NOTE)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
@@ -108,6 +109,8 @@ def zero_weights(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> fr
 @torch.no_grad()
 def is_zero(weight: Tensor) -> bool:
     """Whether a tensor has elements, and all of them are zero."""
+    if isinstance(weight, FakeTensor):
+        return False
     whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded
     # Most differ from zero at the first place, and need not be read any further.
     return whole.numel() > 0 and not whole[(0,) * whole.dim()].item() and not whole.any().item()

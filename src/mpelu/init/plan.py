@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mpelu.init.signal import Source
+from mpelu.init.signal import Note, Source
 from mpelu.init.values import Value
 
 FITTED = ("taylor", "exact", "critical", "msra")
@@ -19,24 +19,57 @@ LARGEST = 10.0
 OFF = 2.0
 """A row has a note where two variances that should agree differ by more than this factor."""
 
-TANGENT_NOTE = "its tangents at zero vanish; its exact second moment was used"
-NOISE_NOTE = "its parametrization can't take random values of mean zero; left as it was"
-REUSED_NOTE = "at a later use its output has another variance"
-STATE_NOTE = "its parametrization sets its scale; left as it was"
-SCALE_NOTE = "the function that computes it sets its scale, which doesn't follow the rule"
-PART_NOTE = "lsuv sets no part of a parameter and nothing computed from one; left as it was"
-HOOK_NOTE = "fed by {name}, whose weight a hook computes"
-CHANGED_NOTE = "fed by {name}, whose output a hook may change"
-FEW_NOTE = "measured on too few values to judge"
-MEAN_NOTE = "few outputs: the mean square was measured, most of which all samples share"
-UNEVEN_NOTE = "its variance differs between the halves of the batch"
-ZERO_NOTE = "zero before the call; stays zero (keep_zeros=False sets it)"
-ZEROS_NOTE = "fed by zeros; taken as of unit variance"
+NOISE_NOTE = Note("its parametrization can't take random values of mean zero; left as it was")
+REUSED_NOTE = Note("at a later use its output has another variance", lasts=True)
+STATE_NOTE = Note("its parametrization sets its scale; left as it was")
+SCALE_NOTE = Note(
+    "the function that computes it sets its scale, which doesn't follow the rule", lasts=True
+)
+PART_NOTE = Note("lsuv sets no part of a parameter and nothing computed from one; left as it was")
+FEW_NOTE = Note("measured on too few values to judge", lasts=True)
+MEAN_NOTE = Note(
+    "few outputs: the mean square was measured, which samples share and a few weights decide",
+    lasts=True,
+)
+UNEVEN_NOTE = Note("its variance differs between the halves of the batch", lasts=True)
+ZERO_NOTE = Note("zero before the call; stays zero (keep_zeros=False sets it)")
+COMPUTED_ZERO_NOTE = Note("other parameters make the weight computed from it zero; left as it was")
+ZEROS_NOTE = Note("fed by zeros; taken as of unit variance")
 SCALELESS = 1e8
 """A doubted prediction isn't believed where a mean square is this far from one, either way."""
-SCALELESS_NOTE = "what feeds it has no scale that could be predicted; taken as of unit variance"
-RANGE_NOTE = "by this rule its standard deviation would be out of the range of its type"
-CAPPED_NOTE = f"by this rule its output would have a variance above {LARGEST:g}; the exact was used"
+SCALELESS_NOTE = Note(
+    "what feeds it has no scale that could be predicted; taken as of unit variance"
+)
+RANGE_NOTE = Note(
+    "by this rule its standard deviation would be out of the range of its type", lasts=True
+)
+CAPPED_NOTE = Note(
+    f"by this rule its output would have a variance above {LARGEST:g}; the exact was used",
+    lasts=True,
+)
+
+
+def tangent_note(name: str) -> Note:
+    """Of an activation that has no slope at zero for a first-order rule."""
+    said = "its tangents at zero vanish; its exact second moment was used"
+    return Note(f"{name}: {said}", f"of its activation: {said}", lasts=True)
+
+
+def hook_note(name: str) -> Note:
+    """Of a module whose weight isn't known."""
+    return Note(
+        f"fed by {name}, whose weight a hook computes",
+        "fed by modules whose weight a hook computes",
+        lasts=True,
+    )
+
+
+def changed_note(name: str) -> Note:
+    """Of a module whose output isn't known."""
+    return Note(
+        f"fed by {name}, whose output a hook may change",
+        "fed by modules whose output a hook may change",
+    )
 
 
 @dataclass
@@ -57,7 +90,7 @@ class Plan:
     """A number, or one for each group of the layer."""
     predicted: float | None
     """Variance of the layer's output; None if it can't be observed."""
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Note | str, ...] = ()
     written: Tensor | None = None
     """The widest of the uses that share elements; None for `weight`."""
     is_free: bool = False
@@ -69,7 +102,7 @@ class Plan:
     """Whether the scale of the parameter has no effect: the weight is standardized, or left."""
     is_inverted: bool = False
     """Whether the parameters are found from the weight, by the inverse of a parametrization."""
-    left: str = ""
+    left: Note | None = None
     """Why the parameter is left as it was."""
     bias_std: float = 0.0
     """Of the layer's biases."""

@@ -30,8 +30,7 @@ from mpelu.init.orthogonal import has_delta
 from mpelu.init.outputs import TARGET, after_fixed, after_random, by_group, deviation
 from mpelu.init.plan import (
     CAPPED_NOTE,
-    CHANGED_NOTE,
-    HOOK_NOTE,
+    COMPUTED_ZERO_NOTE,
     LARGEST,
     NOISE_NOTE,
     OFF,
@@ -41,15 +40,17 @@ from mpelu.init.plan import (
     SCALELESS,
     SCALELESS_NOTE,
     STATE_NOTE,
-    TANGENT_NOTE,
     ZERO_NOTE,
     ZEROS_NOTE,
     Plan,
+    changed_note,
+    hook_note,
+    tangent_note,
 )
 from mpelu.init.recurrent import recurrent_plans
 from mpelu.init.reuse import Key, taken_elsewhere, uses_of
 from mpelu.init.rules import GAUSSIAN_STD, fan_of, limits
-from mpelu.init.signal import Profile, Signal, Source, doubted, flat, padded, resized
+from mpelu.init.signal import Note, Profile, Signal, Source, doubted, flat, padded, resized
 from mpelu.init.tailoring import Tailoring
 from mpelu.init.values import Value, average
 
@@ -223,9 +224,9 @@ class Planner:
             growth=signal.growth,
         )
         if name is None and isinstance(call.target, nn.Module) and list(call.target.parameters()):
-            after = doubted(after, HOOK_NOTE.format(name=call.name))
+            after = doubted(after, hook_note(call.name))
         elif self._is_hooked(call):
-            after = doubted(after, CHANGED_NOTE.format(name=call.name))
+            after = doubted(after, changed_note(call.name))
         if index in self._plans:
             self._plans[index][0].predicted = after.overall_variance
         elif key in self._of_weight:
@@ -281,6 +282,9 @@ class Planner:
         if weights.can_write(plan.weight, average(plan.std)):
             plan.is_inverted = True
             return
+        if is_zero(weights.again(plan.weight)):
+            plan.left = COMPUTED_ZERO_NOTE
+            return
         plan.is_fixed = not 0.5 < weights.exponent(plan.weight) < 1.5
         if weights.parametrized(plan.name) is None:
             plan.doubts = (*plan.doubts, SCALE_NOTE) if plan.is_fixed else plan.doubts
@@ -308,7 +312,7 @@ class Planner:
         if self._zeros is not None and f"{call.name}.weight" in self._zeros:  # of a norm
             signal = replace(signal, mean=0.0, variance=0.0, factor=0.0)
         if self._is_hooked(call):
-            signal = doubted(signal, CHANGED_NOTE.format(name=call.name))
+            signal = doubted(signal, changed_note(call.name))
         if not self._knows_shapes and pads_small(call, self._step(call)):
             signal = doubted(signal, PADDING_NOTE)
         return signal, profile
@@ -379,7 +383,7 @@ class Planner:
         missing = TARGET - variance * layer.fan_in * reached * average(signal.second)
         return (variance**0.5, max(0.0, missing)) if missing > -1e-6 else None
 
-    def _doubts(self, signal: Signal) -> tuple[str, ...]:
+    def _doubts(self, signal: Signal) -> tuple[Note | str, ...]:
         if self._method == "taylor":
             flat_ones = [
                 source.activation.name
@@ -387,7 +391,7 @@ class Planner:
                 if has_no_tangent(source.activation)
             ]
             if flat_ones:
-                return (*signal.doubts, f"{flat_ones[0]}: {TANGENT_NOTE}")
+                return (*signal.doubts, tangent_note(flat_ones[0]))
         return signal.doubts
 
     def _share_sum(self, call: Call) -> None:

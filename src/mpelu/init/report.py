@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,22 +14,14 @@ from torch import Tensor, nn
 from mpelu.graph import Weights
 from mpelu.init.operations import NORMS
 from mpelu.init.outputs import deviation
-from mpelu.init.plan import (
-    CAPPED_NOTE,
-    FEW_NOTE,
-    HOOK_NOTE,
-    MEAN_NOTE,
-    OFF,
-    RANGE_NOTE,
-    REUSED_NOTE,
-    SCALE_NOTE,
-    TANGENT_NOTE,
-    UNEVEN_NOTE,
-    ZERO_NOTE,
-    Plan,
-)
-from mpelu.init.signal import UNSTABLE_NOTE, Source
+from mpelu.init.plan import OFF, ZERO_NOTE, ZEROS_NOTE, Plan
+from mpelu.init.signal import Note, Source
 from mpelu.init.values import Value, average
+
+WIDTH = 100
+"""Columns of a printed report."""
+MOST, FIRST, LAST = 32, 20, 6
+"""A longer table is printed by its first and last rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +30,19 @@ class Row:
 
     layer: str
     """Path of the weight in the model."""
+    part: str = ""
+    """Which part of it, where a layer takes a part: "q", "k" or "v" of an attention's weight."""
     rule: str
     """The method and mode; behind them "balanced" if the weight was scaled by its gradient, and
     "measured" if it was scaled by measurement. "frozen", or "left as it was"."""
+    scaled: tuple[str, ...] = ()
+    """The same two words, if they apply."""
+    state: str = "set"
+    """"set", "left" or "frozen"."""
     feed: str = ""
     """The activation that feeds the layer, several joined by +, or "input"."""
+    kinds: tuple[str, ...] = ()
+    """The same without paths, each once."""
     alpha: float | list[float] | None = None
     """Of the activation: a number, or one for each channel where they differ."""
     beta: float | list[float] | None = None
@@ -61,13 +62,26 @@ class Row:
     """Factor of the gradient's variance over the layer and the activation before it."""
     correlation: float | None = None
     """Of two unrelated inputs at the layer's output."""
-    note: str = ""
+    notes: tuple[Note, ...] = ()
     """What was assumed, or why the weight was left as it was."""
+
+    @property
+    def note(self) -> str:
+        """The notes in one line."""
+        return "; ".join(note.text for note in self.notes)
+
+    @property
+    def name(self) -> str:
+        """The path, with the part."""
+        return f"{self.layer} ({self.part})" if self.part else self.layer
 
 
 @dataclass(frozen=True)
 class Report:
     """Rows in the order of the forward pass, then the weights that are not in it.
+
+    Printed, it sums up: a note that several weights share is given once, and of a long table the
+    first and the last rows. `details` has everything.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), mpelu.MPELU(), torch.nn.Linear(8, 2))
@@ -79,38 +93,78 @@ class Report:
     rows: tuple[Row, ...]
     correlation: float | None = None
     """C_f(0): the largest correlation that two unrelated inputs have anywhere in the network."""
+    rule: str = ""
+    """The method and mode of all weights that were set."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers, strings and lists."""
-        return {"rows": [asdict(row) for row in self.rows], "correlation": self.correlation}
+        rows = [{**asdict(row), "note": row.note} for row in self.rows]
+        return {"rows": rows, "correlation": self.correlation, "rule": self.rule}
+
+    def details(self) -> str:
+        """All rows, each followed by its notes."""
+        lines = _table(self.rows)
+        found = [*self._summary(), *lines[:1]]
+        for row, line in zip(self.rows, lines[1:], strict=True):
+            found.append(line)
+            for note in row.notes:
+                found += textwrap.wrap(note.text, WIDTH - 4, **_INDENTED)
+        return "\n".join(found)
 
     def __str__(self) -> str:
-        header = ["layer", "rule", "fed by", "alpha", "beta", "fan", "std", "predicted", "measured"]
-        has_depth = any(row.correlation is not None for row in self.rows)
-        header += ["gradient", "chi", "correlation"] if has_depth else []
-        cells = [
-            [
-                row.layer,
-                row.rule,
-                row.feed,
-                _number(row.alpha),
-                _number(row.beta),
-                _number(row.fan),
-                _number(row.std),
-                _number(row.predicted),
-                _number(row.measured),
-                *(
-                    [_number(row.gradient), _number(row.chi), _number(row.correlation)]
-                    if has_depth
-                    else []
-                ),
-            ]
-            for row in self.rows
-        ]
-        notes = [f"{row.layer}: {row.note}" for row in self.rows if row.note]
+        # Weights outside of the forward pass have nothing to show but their notes.
+        shown = [row for row in self.rows if row.state == "set" or row.predicted is not None]
+        lines = _table(shown)
+        is_short = len(shown) <= MOST
+        if not is_short:
+            lines = [*lines[: FIRST + 1], "...", *lines[-LAST:]]
+        notes = self._notes()
+        is_whole = is_short and len(shown) == len(self.rows) and not notes
+        more = [] if is_whole else [f"report.details() has all {len(self.rows)} rows and notes"]
+        return "\n".join([*self._summary(), *(lines if shown else []), *notes, *more])
+
+    def _summary(self) -> list[str]:
+        done = [row for row in self.rows if row.state == "set"]
+        counts = [_counted(len(done), "weight") + " set"]
+        for word, said in (("measured", "scaled by measurement"), ("balanced", "by gradients")):
+            count = sum(word in row.scaled for row in done)
+            counts += [f"{count} {said}"] if count else []
+        left = sum(row.state == "left" for row in self.rows)
+        frozen = sum(row.state == "frozen" for row in self.rows)
+        counts += [f"{left} left as {'it was' if left == 1 else 'they were'}"] if left else []
+        counts += [f"{frozen} frozen"] if frozen else []
+        line = f"{self.rule or 'initialized'}: {', '.join(counts)}"
         if self.correlation is not None:
-            notes.insert(0, f"C_f(0): {self.correlation:.3g}")
-        return "\n".join([*_aligned([header, *cells]), *notes])
+            line += f"; C_f(0): {self.correlation:.3g}"
+        return textwrap.wrap(line, WIDTH, subsequent_indent="    ")
+
+    def _notes(self) -> list[str]:
+        """Each note once, with the weights that have it."""
+        texts: dict[str, list[tuple[str, str]]] = {}
+        for row in self.rows:
+            for note in dict.fromkeys(row.notes):
+                texts.setdefault(note.group or note.text, []).append((row.name, note.text))
+        lines: list[str] = []
+        for group, found in texts.items():
+            if len(found) == 1:
+                (name, text), *_ = found
+                line = f"{name}: {text}"
+            else:
+                first, second = found[0][0], found[1][0]
+                more = f", {second}" if len(found) == 2 else f" and {len(found) - 1} more"
+                line = f"{len(found)} weights: {group} ({first}{more})"
+            lines += textwrap.wrap(line, WIDTH, **_INDENTED_FURTHER)
+        return lines
+
+
+_INDENTED: Any = {
+    "initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False,
+}  # fmt: skip
+_INDENTED_FURTHER: Any = {"subsequent_indent": "    ", "break_on_hyphens": False}
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def rows_of(
@@ -140,9 +194,11 @@ def rows_of(
     rows = [
         _row(
             plan,
-            f"{rule}, balanced" if index in balanced else rule,
+            rule,
+            (*["balanced"] * (index in balanced), *["measured"] * (index in scaled)),
             measured.get(index),
             deviation(weights.again(plan.weight)) if index in scaled else None,
+            _part(model, plan, plans),
         )
         for index, plan in enumerate(plans)
     ]
@@ -153,38 +209,60 @@ def rows_of(
         Row(
             layer=name,
             rule="left as it was" if parameter.requires_grad else "frozen",
+            state="left" if parameter.requires_grad else "frozen",
             std=deviation(parameter),
-            note=_reason_left(model, name, weights.used) if parameter.requires_grad else "",
+            notes=(_reason_left(model, name, weights.used),) if parameter.requires_grad else (),
         )
         for name, parameter in parameters.items()
         if parameter.dim() > 1 and name not in placed and id(parameter) not in reset
     ]
     rows += [
-        Row(layer=name, rule="left as it was", std=0.0, note=ZERO_NOTE)
+        Row(layer=name, rule="left as it was", state="left", std=0.0, notes=(ZERO_NOTE,))
         for name, parameter in parameters.items()
         if name in zeros and id(parameter) in reset and parameter.requires_grad
     ]
     return tuple(rows)
 
 
-def _row(plan: Plan, rule: str, measured: float | None, scaled_std: float | None) -> Row:
+def _row(
+    plan: Plan,
+    rule: str,
+    scaled: tuple[str, ...],
+    measured: float | None,
+    scaled_std: float | None,
+    part: str,
+) -> Row:
     """Of a plan, and the deviation of its weight if it was scaled by measurement."""
     alone = plan.sources[0].activation if len(plan.sources) == 1 else None
-    trained_rule = rule if scaled_std is None else f"{rule}, measured"
-    if plan.left:
-        trained_rule = "left as it was"
+    state = "frozen" if not plan.is_trained else "left" if plan.left is not None else "set"
+    rules = {"frozen": "frozen", "left": "left as it was", "set": ", ".join([rule, *scaled])}
     return Row(
         layer=plan.name,
-        rule=trained_rule if plan.is_trained else "frozen",
-        feed=" + ".join(map(_label, plan.sources)),
+        part=part,
+        rule=rules[state],
+        scaled=scaled,
+        state=state,
+        feed=" + ".join(_named(plan.sources, _label)),
+        kinds=_named(plan.sources, _kind),
         alpha=None if alone is None else _numbers(alone.alpha),
         beta=None if alone is None else _numbers(alone.beta),
         fan=plan.fan if plan.is_trained else None,
         std=_std(plan) if scaled_std is None else scaled_std,
         predicted=plan.predicted,
         measured=measured,
-        note=_note(plan, measured) if plan.is_trained else "",
+        notes=_notes(plan, measured) if plan.is_trained else (),
     )
+
+
+def _part(model: nn.Module, plan: Plan, plans: Sequence[Plan]) -> str:
+    """Which part of its parameter a plan is for, if there are several."""
+    places = [each.key[1] for each in plans if each.name == plan.name and each.key is not None]
+    if len(places) < 2 or plan.key is None:
+        return ""
+    place = sorted(places).index(plan.key[1])
+    owner = model.get_submodule(plan.name.rpartition(".")[0])
+    is_attention = isinstance(owner, nn.MultiheadAttention) and len(places) == 3
+    return "qkv"[place] if is_attention else f"part {place + 1}"
 
 
 def _std(plan: Plan) -> float:
@@ -193,37 +271,36 @@ def _std(plan: Plan) -> float:
     return math.sqrt(average(plan.std**2))
 
 
-_LASTING = (
-    UNSTABLE_NOTE, TANGENT_NOTE, CAPPED_NOTE, FEW_NOTE, MEAN_NOTE, UNEVEN_NOTE, REUSED_NOTE,
-    SCALE_NOTE, RANGE_NOTE, HOOK_NOTE.partition("}")[2],
-)  # fmt: skip
-"""Notes that a measurement on one batch doesn't settle."""
-
-
-def _note(plan: Plan, measured: float | None) -> str:
+def _notes(plan: Plan, measured: float | None) -> tuple[Note, ...]:
     """Doubts about a prediction count only as long as nothing was measured."""
-    if plan.left:
-        return plan.left
+    if plan.left is not None:
+        return (plan.left,)
+    doubts = [doubt if isinstance(doubt, Note) else Note(doubt) for doubt in plan.doubts]
     if measured is None:
-        return "; ".join(plan.doubts)
+        return tuple(doubts)
     predicted = plan.predicted or 0.0
-    is_close = predicted > 0 and 1 / OFF <= measured / predicted <= OFF
-    if is_close:
-        return "; ".join(doubt for doubt in plan.doubts if doubt.endswith(_LASTING))
-    return "; ".join([f"measured {measured:.3g} where {predicted:.3g} was predicted", *plan.doubts])
-
-
-def _reason_left(model: nn.Module, name: str, used: Mapping[str, str]) -> str:
-    if _is_scripted(model, name):
-        return "inside a scripted module, which can't be looked into; left as it was"
-    if not used:  # torch.fx shows which functions are called, not what computes their weights
-        return "torch.fx shows no layer that uses it; left as it was (example_inputs may show one)"
-    if name not in used:
-        return "not used in the forward pass; left as it was"
-    return (
-        f"used by {used[name]}, but not as the weight of a layer that the input feeds; left as it "
-        "was"
+    if predicted > 0 and 1 / OFF <= measured / predicted <= OFF:
+        return tuple(doubt for doubt in doubts if doubt.lasts)
+    if measured == 0 and ZEROS_NOTE in doubts:
+        return tuple(doubts)
+    off = Note(
+        f"measured {measured:.3g} where {predicted:.3g} was predicted",
+        f"measured off the prediction by more than a factor of {OFF:g}",
     )
+    return (off, *doubts)
+
+
+def _reason_left(model: nn.Module, name: str, used: Mapping[str, str]) -> Note:
+    if _is_scripted(model, name):
+        return Note("inside a scripted module, which can't be looked into; left as it was")
+    if not used:  # torch.fx shows which functions are called, not what computes their weights
+        return Note(
+            "torch.fx shows no layer that uses it; left as it was (example_inputs may show one)"
+        )
+    if name not in used:
+        return Note("not used in the forward pass; left as it was")
+    said = "but not as the weight of a layer that the input feeds; left as it was"
+    return Note(f"used by {used[name]}, {said}", f"used, {said}")
 
 
 def _is_scripted(model: nn.Module, name: str) -> bool:
@@ -238,6 +315,19 @@ def _label(source: Source) -> str:
     return source.name if kind in ("linear", source.name) else f"{source.name} ({kind})"
 
 
+def _kind(source: Source) -> str:
+    kind = source.activation.name
+    return source.name if kind == "linear" else kind
+
+
+def _named(sources: Sequence[Source], name: Callable[[Source], str]) -> tuple[str, ...]:
+    """Each name once. Steps of a computation are named only where there is nothing else."""
+    known = [name(source) for source in sources if not source.is_operation]
+    steps = [name(source) for source in sources if source.is_operation]
+    names = [*known, *["other"] * bool(steps)] if known else steps
+    return tuple(dict.fromkeys(names))
+
+
 def _numbers(value: Value | None) -> float | list[float] | None:
     return value.tolist() if isinstance(value, Tensor) else value
 
@@ -250,12 +340,60 @@ def _number(value: float | list[float] | None) -> str:
     return f"{value:.4g}"
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+def _table(rows: Sequence[Row]) -> list[str]:
+    """A header and a line for each row, none wider than `WIDTH`; columns without values are left
+    out.
+    """
+    columns = {
+        "layer": [row.name for row in rows],
+        "fed by": [_shortened(" + ".join(row.kinds) or "-", _FED) for row in rows],
+        "alpha": [_number(row.alpha) for row in rows],
+        "beta": [_number(row.beta) for row in rows],
+        "fan": [_number(row.fan) for row in rows],
+        "std": [_number(row.std) for row in rows],
+        "predicted": [_number(row.predicted) for row in rows],
+        "measured": [_number(row.measured) for row in rows],
+        "gradient": [_number(row.gradient) for row in rows],
+        "chi": [_number(row.chi) for row in rows],
+        "corr": [_number(row.correlation) for row in rows],
+        "set by": [_set_by(row) for row in rows],
+    }
+    columns = {name: cells for name, cells in columns.items() if {*cells} - {"-", "rule"}}
+    widths = {name: max(map(len, [name, *cells])) for name, cells in columns.items()}
+    for name in ("fan", "chi", "gradient"):
+        if sum(widths.values()) + 2 * len(widths) - widths["layer"] + _PATH > WIDTH:
+            widths.pop(name, None)
+    room = WIDTH - sum(widths.values()) - 2 * (len(widths) - 1) + widths["layer"]
+    widths["layer"] = min(widths["layer"], room)
+    lines = [{name: name for name in columns}]
+    lines += [
+        dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
+    ]
     return [
         "  ".join(
-            cell.ljust(width) if index < 3 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+            _shortened(line[name], width).ljust(width)
+            if name in _TEXTS
+            else line[name].rjust(width)
+            for name, width in widths.items()
         ).rstrip()
         for line in lines
     ]
+
+
+_TEXTS = ("layer", "fed by", "set by")
+_FED, _PATH = 24, 24
+"""Columns for what feeds a layer at most, and for its path at least."""
+
+
+def _set_by(row: Row) -> str:
+    if row.state != "set":
+        return row.state
+    return ", ".join(row.scaled) or "rule"
+
+
+def _shortened(text: str, width: int) -> str:
+    """Without its middle if it is too long."""
+    if len(text) <= width:
+        return text
+    kept = width - 3
+    return f"{text[: kept // 3]}...{text[len(text) - (kept - kept // 3) :]}"

@@ -22,7 +22,22 @@ NEGLIGIBLE = 30.0
 """First-order rules ignore an addend whose second moment is smaller than the other's by this."""
 UNSTABLE = 3.0
 """A prediction is doubted where activations multiply a relative error in the variance by this."""
-UNSTABLE_NOTE = "a small error in the variance grows more than threefold on the way"
+
+
+@dataclass(frozen=True)
+class Note:
+    """What was assumed about a weight, or why it was left as it was."""
+
+    text: str
+    group: str = ""
+    """What a summary says for all notes of the kind, if their texts differ."""
+    lasts: bool = False
+    """Whether it still holds where a measurement on one batch agrees with the prediction."""
+
+
+UNSTABLE_NOTE = Note(
+    "a small error in the variance grows more than threefold on the way", lasts=True
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,8 @@ class Source:
 
     name: str
     activation: Activation
+    is_operation: bool = False
+    """Whether it is a step of a computation, and neither an activation nor a layer."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +64,7 @@ class Signal:
     """For the output of an activation: the activation, and the mean and variance of its input."""
     layer: int | None = None
     """Index of the call of the layer whose output this is, up to operations that keep it."""
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Note | str, ...] = ()
     """What was assumed on the way since the last norm."""
     growth: float = 1.0
     """By how much a relative error in the variance has grown since the last norm; below zero for an
@@ -102,12 +119,15 @@ def constant_signal(value: float | Tensor) -> Signal:
 
 def unknown_signal(call: Call, inputs: Sequence[Signal] = ()) -> Signal:
     """Unit variance, for want of anything better."""
-    doubt = f"fed by {call.name}, which has no rule; taken as of unit variance"
+    doubt = Note(
+        f"fed by {call.name}, which has no rule; taken as of unit variance",
+        "fed by operations without a rule; taken as of unit variance",
+    )
     doubts = _all_doubts([*inputs, Signal(0.0, 0.0, 0.0, (), doubts=(doubt,))])
-    return Signal(0.0, 1.0, 1.0, (Source(call.name, LINEAR),), doubts=doubts)
+    return Signal(0.0, 1.0, 1.0, (Source(call.name, LINEAR, is_operation=True),), doubts=doubts)
 
 
-def doubted(signal: Signal, doubt: str) -> Signal:
+def doubted(signal: Signal, doubt: Note) -> Signal:
     """The signal, with a note on every weight it feeds until a norm."""
     return signal if doubt in signal.doubts else replace(signal, doubts=(*signal.doubts, doubt)[:4])
 
@@ -242,7 +262,7 @@ def _merged(signals: Sequence[Signal]) -> tuple[Source, ...]:
     return tuple(sources.values())[:4]
 
 
-def _all_doubts(signals: Sequence[Signal]) -> tuple[str, ...]:
+def _all_doubts(signals: Sequence[Signal]) -> tuple[Note | str, ...]:
     if not any(signal.doubts for signal in signals):
         return ()
     return tuple(dict.fromkeys(doubt for signal in signals for doubt in signal.doubts))[:4]

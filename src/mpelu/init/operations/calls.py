@@ -11,9 +11,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mpelu.graph import UNKNOWN, Call, is_opaque
 from mpelu.init.activations import describe_module
 from mpelu.init.layers import layer_of
-from mpelu.init.operations.elementwise import elementwise
+from mpelu.init.operations.elementwise import as_operation, elementwise
 from mpelu.init.operations.registry import Step, rule_for
 from mpelu.init.signal import (
+    Note,
     Signal,
     activated,
     constant_signal,
@@ -75,8 +76,9 @@ def _without_rule(step: Step) -> Signal | None:
         if not is_opaque(target):
             return None
         # Mostly checks of the input and changes of shape.
-        doubt = f"fed through {call.name}, which has no rule; taken as passing its input on"
+        doubt = Note(f"fed through {call.name}, which has no rule; taken as passing its input on")
         return doubted(replace(step.first, before=None, layer=None), doubt)
     if len(call.fed_by) > 1:
         return None
-    return elementwise(step, probe=True)
+    found = elementwise(step, probe=True)
+    return None if found is None else as_operation(found)

@@ -128,11 +128,18 @@ def _formula(step: Step) -> Signal | None:
     return formula(step, is_inverse=step.call.name in ("rsqrt", "reciprocal"))
 
 
+def as_operation(signal: Signal) -> Signal:
+    """The signal of a function that is a step of a computation rather than an activation."""
+    sources = (replace(source, is_operation=True) for source in signal.sources)
+    return replace(signal, sources=(*sources,))
+
+
 def formula(step: Step, is_inverse: bool) -> Signal | None:
     """Part of a formula, such as a norm: tangents at zero say nothing about it."""
     found, before = elementwise(step), step.first
     if found is None:
         return None
+    found = as_operation(found)
     # Errors don't grow by it either: what a norm divides by has the same ones.
     return replace(
         found,

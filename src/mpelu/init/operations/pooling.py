@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.modules import pooling
 
 from mpelu.graph import Call
-from mpelu.init.operations.registry import ALONE, Step, named, register_operation
-from mpelu.init.signal import Signal, doubted, mixed, pooled
+from mpelu.init.operations.registry import Step, alone, named, register_operation
+from mpelu.init.signal import Note, Signal, doubted, mixed, pooled
 from mpelu.init.values import average
 
 
@@ -31,14 +31,13 @@ def _pool(step: Step, kind: str, kernel: Any, dims: int) -> Signal:
     elif isinstance(kernel, (tuple, list)) and all(isinstance(size, int) for size in kernel):
         count = math.prod(kernel) if len(kernel) == dims else math.prod(kernel) ** dims
     elif kernel is not None:  # computed from a shape that is not known
-        doubt = f"fed by {step.call.name} over a window of unknown size"
-        return doubted(step.first, doubt)
+        return doubted(step.first, Note(f"fed by {step.call.name} over a window of unknown size"))
     else:
         count = _count(step.call, step.shapes)
     found = pooled(step.first, kind, count)
     if _is_over_features(step.call):
         return found
-    return doubted(found, ALONE.format(name=step.call.name))
+    return doubted(found, alone(step.call.name))
 
 
 def _is_over_features(call: Call) -> bool:
@@ -102,7 +101,7 @@ def _sum(step: Step) -> Signal | None:
     found = replace(signal, mean=mean, variance=variance, factor=average(signal.factor) * count)
     if count == 1 or _is_over_features(step.call):
         return found
-    return doubted(found, ALONE.format(name=step.call.name))
+    return doubted(found, alone(step.call.name))
 
 
 @register_operation(*named("var"))

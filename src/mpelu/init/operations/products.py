@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mpelu.graph import Call, Ref
 from mpelu.init.activations import LINEAR, Activation
-from mpelu.init.operations.registry import ALONE, Step, named, register_operation, rule_for
+from mpelu.init.operations.registry import Step, alone, named, register_operation, rule_for
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.signal import Signal, Source, constant_signal, contracted, doubted, mixed
 from mpelu.init.values import average
@@ -26,7 +26,7 @@ def _product(step: Step) -> Signal | None:
     if shape is None or other is None:
         return None
     found = contracted(step.signal(one), step.signal(other), shape[-1])
-    return doubted(found, ALONE.format(name=step.call.name))
+    return doubted(found, alone(step.call.name))
 
 
 @register_operation(torch.einsum, torch.functional.einsum)
@@ -49,7 +49,7 @@ def _einsum(step: Step) -> Signal | None:
             if name not in output and (name not in terms.split(",")[0] or value is operands[0]):
                 count *= size
     found = contracted(step.signal(operands[0]), step.signal(operands[1]), count)
-    return doubted(found, ALONE.format(name="einsum"))
+    return doubted(found, alone("einsum"))
 
 
 @register_operation(nn.Softmax, nn.Softmax2d, *named("softmax"))
@@ -81,13 +81,13 @@ def attend(step: Step) -> Signal | None:
     )
     shape, values = step.shape(key), mixed(step.signal(value))
     if shape is None:
-        return doubted(values, ALONE.format(name="attention"))
+        return doubted(values, alone("attention"))
     scale = step.call.kwargs.get("scale") or shape[-1] ** -0.5
     scores = shape[-1] * scale**2 * average(step.signal(query).second)
     scores *= average(step.signal(key).second)
     variance = average(values.variance) * _largest_second(shape[-2], scores)
     found = replace(values, variance=variance, factor=variance + average(values.mean) ** 2)
-    return doubted(found, ALONE.format(name="attention"))
+    return doubted(found, alone("attention"))
 
 
 @register_operation(nn.Embedding, nn.EmbeddingBag, *named("embedding", "embedding_bag"))

@@ -18,7 +18,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn import functional as F
 
 from mpelu.graph import LEAVES, Call, Ref
-from mpelu.init.signal import Factor, Signal, constant_signal
+from mpelu.init.signal import Factor, Note, Signal, constant_signal
 
 
 @dataclass(frozen=True)
@@ -126,5 +126,9 @@ def named(*names: str) -> Iterator[Any]:
             yield getattr(Tensor, name).__get__
 
 
-ALONE = "fed by {name}, whose inputs are taken as independent"
-"""Doubt about operations over many values."""
+def alone(name: str) -> Note:
+    """Doubt about operations over many values."""
+    return Note(
+        f"fed by {name}, whose inputs are taken as independent",
+        "fed by operations over values that are taken as independent",
+    )

@@ -12,7 +12,7 @@ from torch.nn.modules import dropout, padding
 from mpelu.graph import Call, Ref
 from mpelu.init.activations import LINEAR
 from mpelu.init.operations.registry import Step, named, register_operation
-from mpelu.init.signal import Signal, Source, concatenated, constant_signal, doubted, mixed
+from mpelu.init.signal import Note, Signal, Source, concatenated, constant_signal, doubted, mixed
 from mpelu.init.values import average, fit
 
 
@@ -129,7 +129,7 @@ def _pad(step: Step) -> Signal | None:
     if not isinstance(amounts, (tuple, list)):
         return signal
     if not all(isinstance(amount, int) for amount in amounts):
-        return doubted(signal, f"fed by {call.name} by a number of zeros that is not known")
+        return doubted(signal, Note(f"fed by {call.name} by a number of zeros that is not known"))
     if len(amounts) <= position or not any(amounts[position : position + 2]):
         before = step.shape(call.argument(0, "input"))
         if before is None or call.shape is None or not pads_zeros(call) or not any(amounts):
