@@ -40,7 +40,8 @@ def diagnose(
         targets: of the loss; integers for cross entropy, others for squares.
         loss: from the model's output, and the targets if given, to a scalar. Without targets and
             loss, the gradient is that of a random direction of the output.
-        optimizer: to find parameters that it doesn't train, or hardly.
+        optimizer: to find parameters that it doesn't train, hardly moves, or shrinks by decoupled
+            weight decay.
         progress: receives a line before each step that may take long.
 
     Returns:

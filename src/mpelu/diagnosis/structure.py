@@ -186,28 +186,32 @@ def mistake_in(
     target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], batch: int
 ) -> tuple[str, str] | None:
     """The kind of what is certainly wrong with the arguments of a function, and a sentence."""
-    kind, check = _CHECKS.get(plain_name(target), ("", None))
-    text = "" if check is None else check(Call("", target, args, kwargs), batch)
+    found = _CHECKS.get(plain_name(target))
+    call = Call("", target, args, kwargs)
+    values = call.argument(0, "input")
+    if found is None or not isinstance(values, Tensor) or not is_measurable(values):
+        return None
+    kind, check = found
+    text = check(call, values, batch)
     return (kind, text) if text else None
 
 
-def _over_batch(call: Call, batch: int) -> str:
-    values = call.argument(0, "input")
-    if not isinstance(values, Tensor) or values.dim() < 2 or values.size(0) != batch:
+def _over_batch(call: Call, values: Tensor, batch: int) -> str:
+    if values.dim() < 2 or values.size(0) != batch:
         return ""
     if values.shape == (batch, batch):  # similarities between samples
         return ""
-    module: Any = call.target
-    dim = module.dim if isinstance(module, nn.Module) else call.argument(1, "dim")
+    is_module = isinstance(call.target, nn.Module)
+    dim = getattr(call.target, "dim", None) if is_module else call.argument(1, "dim")
     if dim is None:  # what torch takes, and warns of
         dim = 0 if values.dim() == 3 else 1
     if not isinstance(dim, int) or dim % values.dim() != 0:
         return ""
-    return "it sums to one over the samples of the batch; give it dim=-1"
+    return "the softmax sums to one over the samples of the batch; give it dim=-1"
 
 
-def _of_probabilities(call: Call, batch: int) -> str:
-    if not _are_probabilities(call.argument(0, "input")):
+def _of_probabilities(call: Call, values: Tensor, batch: int) -> str:
+    if not _are_probabilities(values):
         return ""
     return (
         "it gets probabilities, but takes scores and applies softmax itself; leave out the softmax "
@@ -215,8 +219,7 @@ def _of_probabilities(call: Call, batch: int) -> str:
     )
 
 
-def _of_scores(call: Call, batch: int) -> str:
-    values = call.argument(0, "input")
+def _of_scores(call: Call, values: Tensor, batch: int) -> str:
     if not bool((values > 1e-3).any()):
         return ""
     return (
@@ -233,7 +236,7 @@ def _are_probabilities(values: Tensor) -> bool:
     return bool(((total - 1).abs() < 1e-2).all())
 
 
-_CHECKS: dict[str, tuple[str, Callable[[Call, int], str] | None]] = {
+_CHECKS: dict[str, tuple[str, Callable[[Call, Tensor, int], str]]] = {
     **dict.fromkeys(["softmax", "logsoftmax"], ("softmax", _over_batch)),
     **dict.fromkeys(["crossentropy", "crossentropyloss"], ("loss", _of_probabilities)),
     "nllloss": ("loss", _of_scores),
