@@ -504,6 +504,37 @@ def test_one_wheel_for_every_python(tmp_path: Path, compiler: str) -> None:
     assert libraries == (["mpelu/kernels/_native.so"] if compiler == "found" else [])
 
 
+def test_make_demo_installs_torch_and_the_lab_and_make_test_adds_the_rest(tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make isn't installed")
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+
+    def installed(target: str) -> list[str]:
+        """What making the target would install, in order."""
+        done = subprocess.run(
+            ["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        found = [line.partition(" install ")[2] for line in done.stdout.splitlines()]
+        assert all("-c constraints.txt" in line for line in found if line)
+        flags = ("--quiet", "--disable-pip-version-check", "-e", "-c", "constraints.txt")
+        return [word.strip('"') for line in found for word in line.split() if word not in flags]
+
+    assert installed("demo") == ["torch", ".[lab]"]
+    assert installed("test") == ["torch", ".[lab]", "mpelu[dev]"]
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/lab-installed").touch()
+    assert installed("demo") == []
+    assert installed("test") == ["mpelu[dev]"]
+    (tmp_path / ".venv/dev-installed").touch()
+    assert installed("test") == []
+    for name in ("pyproject.toml", "constraints.txt"):
+        later = (tmp_path / ".venv/dev-installed").stat().st_mtime + 10
+        os.utime(tmp_path / name, (later, later))
+        assert installed("test") == ["torch", ".[lab]", "mpelu[dev]"]
+        os.utime(tmp_path / name, (0, 0))
+
+
 def test_the_source_distribution_has_every_file_that_git_tracks(tmp_path: Path) -> None:
     pytest.importorskip("setuptools.command.bdist_wheel", reason="setuptools >= 70.1 is missing")
     if shutil.which("git") is None or not (ROOT / ".git").exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,8 @@ _SAFETY = 1.25
 _TESTS = 11
 
 Say = Callable[[str], None]
+_Parts = list[tuple["Tensor", "Tensor"]]
+"""Images and labels of the parts of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +37,7 @@ class ArmCost:
     """What an arm costs on this machine."""
 
     step: float
-    """Seconds per training step."""
+    """Seconds per training step, without reading images."""
     test: float
     """Seconds per test."""
     memory: float
@@ -95,14 +97,13 @@ def _cost(trainer: Trainer, start_up: float, jobs: int) -> ArmCost:
     from mpelu.lab.training.seeds import derive, epoch_batches
 
     config = trainer.config
-    epoch = epoch_batches(trainer.dataset.train_count, config.batch_size, config.seed, 1)
-    batches = [epoch[index % len(epoch)] for index in range(_STEPS)]
-    parts = (part for batch in batches for part in trainer.gradient_step.parts(batch))
-    stream = iter(trainer.dataset.train(parts, derive(config.seed, 1, "augment")))
+    epoch = epoch_batches(trainer.dataset.train_count, config.batch_size, config.seed, 1)[:_STEPS]
+    reading, first = _read(trainer, epoch, derive(config.seed, 1, "augment"))
     saved = _Saved()
     trainer.model.train()
     best, begun = math.inf, time.perf_counter()
-    for number, batch in enumerate(batches, 1):
+    for number in range(1, 1 + _STEPS):
+        batch, stream = epoch[0], iter(first)
         start = time.perf_counter()
         set_lr(trainer.optimizer, trainer.schedule.lr(number))
         trainer.optimizer.zero_grad(set_to_none=True)
@@ -118,7 +119,6 @@ def _cost(trainer: Trainer, start_up: float, jobs: int) -> ArmCost:
             best = min(best, now - start)
             if now - begun > _ENOUGH:
                 break
-    reading = _reading(trainer, epoch[:_STEPS])
     start = time.perf_counter()
     evaluate(trainer.result, trainer.dataset, config, trainer.world)
     return ArmCost(
@@ -134,15 +134,22 @@ def _cost(trainer: Trainer, start_up: float, jobs: int) -> ArmCost:
     )
 
 
-def _reading(trainer: Trainer, batches: Sequence[Tensor]) -> float:
-    """Seconds to read a batch of an epoch that begins: the processes that decode files start."""
-    parts = (part for batch in batches for part in trainer.gradient_step.parts(batch))
-    count, begun = 0, time.perf_counter()
-    for _ in trainer.dataset.train(parts, 0):
+def _read(trainer: Trainer, batches: Sequence[Tensor], seed: int) -> tuple[float, _Parts]:
+    """Seconds to read a batch at the start of an epoch, and what was read of the first."""
+
+    def read(batches: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        parts = (part for batch in batches for part in trainer.gradient_step.parts(batch))
+        return iter(trainer.dataset.train(parts, seed))
+
+    first = list(read(batches[:1]))  # images in memory are preprocessed when they are first read
+    stream, count, begun = read(batches), 0, time.perf_counter()
+    for batch in batches:
+        for _ in trainer.gradient_step.parts(batch):
+            next(stream)
         count += 1
         if time.perf_counter() - begun > _ENOUGH:
             break
-    return (time.perf_counter() - begun) / count * trainer.config.accumulate
+    return (time.perf_counter() - begun) / count, first
 
 
 class _Saved:
