@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,8 @@ LINEAR_REST = 1e-3
 """A unit is linear where a line leaves less than this share of its outputs' variance."""
 _FLAT_SHARE = 0.4
 """An activation that is flat on this share of a standard Gaussian is one-sided, such as ReLU."""
+_MOST_POINTS = 4096
+"""At which that is looked at."""
 _NAMES = {name.lower() for name in nn.modules.activation.__all__} | {
     name.replace("_", "") for name in TABLE
 }
@@ -113,7 +116,7 @@ def shares_of(activation: CalledActivation, axis: int) -> UnitShares:
     return UnitShares(
         units=len(is_dead),
         dead=_share(is_dead),
-        saturated=None if _is_one_sided(function, values) else _share(is_saturated),
+        saturated=None if _is_one_sided(function, values, axis) else _share(is_saturated),
         linear=_share(is_linear & ~is_dead),
     )
 
@@ -135,8 +138,10 @@ def _is_linear(inputs: Tensor, outputs: Tensor) -> Tensor:
     return (yy > 0) & (rest < LINEAR_REST * yy)
 
 
-def _is_one_sided(function: Function, values: Tensor) -> bool:
+def _is_one_sided(function: Function, values: Tensor, axis: int) -> bool:
     """Whether the activation is flat on one side of zero."""
+    if axis > 0:  # some samples are enough
+        values = values[: math.ceil(_MOST_POINTS / max(1, values[0].numel()))]
     count = values.numel()
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     normal = torch.special.ndtri((order + 0.5) / count).reshape(values.shape)
