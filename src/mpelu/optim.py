@@ -114,9 +114,8 @@ def param_groups(
     kinds = {id(found.parameter): found.kind for found in learnable_parameters(model)}
     if not kinds and lr_mult != 1:
         warnings.warn(
-            f"param_groups: {type(model).__name__} has no learnable activation; convert it first "
-            "(with rewrite=True, use the model of the conversion), or give lr_mult=1 if it should "
-            "have none",
+            f"param_groups: {type(model).__name__} has no learnable activation; convert it "
+            "first (mpelu.convert), or give lr_mult=1 if it should have none",
             stacklevel=2,
         )
     elif is_unsaid and weight_decay > _HARMLESS_DECAY and set(kinds.values()) - {"piece"}:
