@@ -22,6 +22,7 @@ import mpelu
 from mpelu.lab import Config, cli, load_network, train
 from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.errors import UserError
+from mpelu.lab.run import files
 from mpelu.lab.run.folder import Run
 from mpelu.lab.studies.gather import EndedRun, Gathered, SettingRuns
 from mpelu.lab.studies.results import Result
@@ -460,7 +461,11 @@ def test_killed_half_way_it_goes_on_and_ends_with_a_verdict(
     assert found["headline"].split(";")[0] in printed.out.replace("\n", " ")
     assert printed.out.rstrip().endswith("out/index.html")
     assert "compare" in Path("out/index.html").read_text()
-    # The whole again: nothing is left to do.
+    # The whole again, planned by a version whose warm-up had a rate: nothing is left to do.
+    planned = json.loads(plan)
+    planned["config"]["warmup_lr"] = 0.01
+    del planned["sha256"]
+    files.write_json(Path("out/comparison.json"), planned)
     assert cli.main([*command, "--quiet"]) == 0
     capsys.readouterr()
     said = refused([*command, "--lr", "0.5"], capsys)
