@@ -35,7 +35,7 @@ UNEVEN_NOTE = Note("its variance differs between the halves of the batch", lasts
 ZERO_NOTE = Note("zero before the call; stays zero (keep_zeros=False sets it)")
 COMPUTED_ZERO_NOTE = Note("other parameters make the weight computed from it zero; left as it was")
 ZEROS_NOTE = Note("fed by zeros; taken as of unit variance")
-SCALELESS = 1e8
+SCALELESS = 1e12
 """A doubted prediction isn't believed where a mean square is this far from one, either way."""
 SCALELESS_NOTE = Note(
     "what feeds it has no scale that could be predicted; taken as of unit variance"

@@ -156,7 +156,13 @@ class Planner:
         return max((self._steps[fed] for fed in call.fed_by), default=1.0)
 
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
-        signal = _believable(self.signals[layer.fed])
+        signal = self.signals[layer.fed]
+        if self._method in ("exact", "critical") and _is_astray(signal, signal.second):
+            doubts = (SCALELESS_NOTE, *signal.doubts)[:4]
+            signal = Signal(0.0, 1.0, 1.0, signal.sources, signal.channels, doubts=doubts)
+        elif self._method in ("taylor", "msra") and _is_astray(signal, signal.factor):
+            doubts = (SCALELESS_NOTE, *signal.doubts)[:4]
+            signal = replace(signal, factor=1.0, doubts=doubts)
         if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
             signal = doubted(signal, PADDING_NOTE)
         if average(signal.second) == 0:
@@ -435,14 +441,8 @@ class Planner:
                 self._plans.setdefault(index, []).append(plan)
 
 
-def _believable(signal: Signal) -> Signal:
-    """The signal, or unit variance where a prediction in doubt has gone astray."""
-    second = average(signal.second)
-    is_astray = second == math.inf or (
-        bool(signal.doubts) and second != 0 and not 1 / SCALELESS < second < SCALELESS
-    )
-    if not is_astray:
-        return signal
-    return Signal(
-        0.0, 1.0, 1.0, signal.sources, signal.channels, doubts=(SCALELESS_NOTE, *signal.doubts)[:4]
-    )
+def _is_astray(signal: Signal, value: Value) -> bool:
+    """Whether a mean square that was predicted, with doubts, is too far from one to be believed."""
+    square = average(value)
+    is_far = square != 0 and not 1 / SCALELESS < square < SCALELESS
+    return square == math.inf or (bool(signal.doubts) and is_far)
