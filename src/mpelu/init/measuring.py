@@ -72,9 +72,8 @@ def measure_(
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     parameters = dict(model.named_parameters())
-    planned = {
-        id(parameter) for plan in plans for parameter in weights.originals(plan.name).values()
-    }
+    names = {name for plan in plans for name in weights.originals(plan.name)}
+    planned = {id(parameters[name]) for name in names}
     planned |= {id(plan.bias) for plan in plans if plan.offset}
 
     entering: Tensor | None = None
