@@ -135,3 +135,28 @@ def test_an_interrupt_restores_the_weights() -> None:
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         lsuv_(network(), torch.randn(4, 3, 8, 8), **options)
+
+
+def test_the_parts_of_an_attentions_weight_reach_unit_variance() -> None:
+    model = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    attention = model.self_attn
+    nn.init.constant_(attention.in_proj_bias, 0.5)
+    x = torch.randn(64, 8, 32)
+    report = lsuv_(model, x)
+    assert [row.part for row in report.rows[:3]] == ["q", "k", "v"]
+    assert not attention.in_proj_bias.any()
+    with torch.no_grad():
+        for row, weight in zip(report.rows, attention.in_proj_weight.chunk(3), strict=False):
+            assert row.measured == pytest.approx(1, abs=0.02)
+            assert (x @ weight.T).var().item() == pytest.approx(1, abs=0.03)
+
+
+def test_a_weight_that_is_computed_on_the_way_is_left_and_said() -> None:
+    class Standardized(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(input, nn.functional.normalize(self.weight, dim=1))
+
+    model = nn.Sequential(Standardized(32, 32), nn.ReLU(), nn.Linear(32, 8))
+    report = lsuv_(model, torch.randn(64, 32))
+    assert report.rows[0].rule == "left as it was"
+    assert "computed from a parameter" in report.rows[0].note

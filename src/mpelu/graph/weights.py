@@ -79,6 +79,20 @@ class Weights:
         is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
         return name, int(tensor.storage_offset()) if is_part else 0, tensor.shape
 
+    def is_part(self, tensor: Tensor) -> bool:
+        """Whether the tensor is a view of a parameter."""
+        name = None if tensor._base is None else self.name(tensor)
+        return name is not None and tensor._base is self._parameter(name)
+
+    def overlap(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two uses of one parameter share elements of it."""
+        first, second = sorted((self.elements(one), self.elements(other)), key=lambda each: each[2])
+        if extent(first) <= second[2]:  # stacked weights, of which there may be many
+            return False
+        mask = torch.zeros(max(extent(first), extent(second)), dtype=torch.bool, device="cpu")
+        mask.as_strided(*first).fill_(True)
+        return bool(mask.as_strided(*second).any())
+
     def elements(self, tensor: Tensor) -> Elements:
         """The elements of its parameter that a tensor is; all, if it was computed from it."""
         name = self.name(tensor)
@@ -160,10 +174,10 @@ class Weights:
         """How a weight is computed from a parameter, if a parametrization or a hook does it."""
         return self._parametrized.get(name)
 
-    def originals(self, name: str) -> dict[str, nn.Parameter]:
-        """The parameter and those that its parametrization takes with it, by path."""
+    def originals(self, name: str) -> tuple[str, ...]:
+        """Paths of the parameter and of those that its parametrization takes with it."""
         found = self._parametrized.get(name)
-        return {name: self._parameter(name)} if found is None else dict(found.originals)
+        return (name,) if found is None else tuple(path for path, _ in found.originals)
 
     def can_write(self, tensor: Tensor, std: float) -> bool:
         """Whether a computed weight can be given any values of this standard deviation."""
@@ -206,7 +220,7 @@ class Weights:
 
         For a trace by torch.fx, in which no function is seen that computes them.
         """
-        for module in self._model.modules():
+        for module in self._model.modules() if self._parametrized else ():
             if is_parametrized(module):
                 for name, owner in module.parametrizations.items():  # type: ignore[union-attr,operator]
                     largest = max(reversed([*owner.parameters()]), key=Tensor.numel)

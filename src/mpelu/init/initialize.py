@@ -140,7 +140,8 @@ def initialize_(
     parameters = check_model("initialize_", model, generator)
     zeros = zero_weights(model, parameters) if keep_zeros else None
     # Reading a weight may change what its parametrization keeps.
-    with evaluating(_parametrizations(model)):
+    parametrizations = _parametrizations(model)
+    with evaluating(parametrizations):
         calls, weights = _calls(model, example_inputs, input_shape)
     choice = choose(calls, method, mode, distribution, activation_shape)
     critical = choice.method == "critical"
@@ -171,7 +172,7 @@ def initialize_(
     balanced: set[int] = set()
     tailoring: Tailoring | None = None
     with contextlib.ExitStack() as guards:
-        guards.enter_context(evaluating(_parametrizations(model)))
+        guards.enter_context(evaluating(parametrizations))
         plans, planner = plan()
         if choice.activation_shape is not None:
             structure = Structure(calls, planner.layers, planner.signals, critical)
@@ -210,7 +211,7 @@ def initialize_(
         if example_inputs is not None:
             measured, scaled = measure_(model, example_inputs, plans, choice.method)
             if mode == "balanced" and choice.method in FITTED:
-                balanced = balance_gradients_(model, example_inputs, plans, measured)
+                balanced = balance_gradients_(model, example_inputs, plans, measured, weights)
     for each in plans:
         if each.is_inverted:
             weights.refresh(each.name)

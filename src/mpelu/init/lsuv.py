@@ -14,6 +14,7 @@ from mpelu.init.model import (
     check_inputs,
     check_model,
     input_error,
+    is_zero,
     mean_square_of,
     reset_norms_,
     variance_of,
@@ -86,6 +87,8 @@ def lsuv_(
     check_inputs("lsuv_", batch)
     known = Weights(model)
     reached: dict[Key, float] = {}
+    done: dict[str, list[Tensor]] = {}
+    """Weights by the path of their parameter."""
     inverted: dict[str, bool] = {}
     """By the path of each parameter that a weight is computed from: whether it can be set."""
     filled: set[Key] = set()
@@ -96,7 +99,12 @@ def lsuv_(
         name = None if layer is None else known.name(layer.weight)
         if layer is None or name is None or known.key(layer.weight) in reached:
             return None
-        is_kept = zeros is not None and not zeros.isdisjoint(known.originals(name))
+        if any(known.overlap(layer.weight, other) for other in done.get(name, ())):
+            return None
+        is_kept = zeros is not None and (
+            not zeros.isdisjoint(known.originals(name))
+            or (known.is_part(layer.weight) and is_zero(layer.weight))
+        )
         return None if is_kept else layer
 
     def is_set(weight: Tensor) -> bool:
@@ -117,8 +125,9 @@ def lsuv_(
             keep(layer.weight, name)
             zero_biases_([layer.bias])
             filled.add(known.key(layer.weight))
-            originals = known.originals(name).values()
-            written.update({id(layer.weight), id(layer.bias), *map(id, originals)})
+            written.update(id(parameters[each]) for each in known.originals(name))
+            if layer.bias is not None:
+                written.add(id(layer.bias if layer.bias._base is None else layer.bias._base))
 
     def keep(weight: Tensor, name: str | None) -> None:
         """Finds the parameters of a computed weight that was set in this pass."""
@@ -145,6 +154,7 @@ def lsuv_(
             variance = observe(output)
             rounds += 1
         reached[known.key(weight)] = variance
+        done.setdefault(known.name(weight) or "", []).append(weight)
         return output
 
     with unchanged_on_error(model):

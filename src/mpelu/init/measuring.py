@@ -74,7 +74,8 @@ def measure_(
     measured: dict[int, float] = {}
     scaled: set[int] = set()
     parameters = dict(model.named_parameters())
-    planned = _written(plans, weights) | {id(plan.bias) for plan in plans if plan.offset}
+    planned = _written(plans, parameters, weights)
+    planned |= {id(plan.bias) for plan in plans if plan.offset}
 
     entering: Tensor | None = None
 
@@ -159,7 +160,11 @@ def measure_(
 
 
 def balance_gradients_(
-    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], measured: dict[int, float]
+    model: nn.Module,
+    inputs: Inputs,
+    plans: Sequence[Plan],
+    measured: dict[int, float],
+    weights: Weights,
 ) -> set[int]:
     """Scales weights that end in a norm, so that their gradients are not far from the last's.
 
@@ -176,7 +181,7 @@ def balance_gradients_(
         return set()
     parameters = dict(model.named_parameters())
     chosen = [last, *(plans[index] for index in free)]
-    norms = _gradient_norms(model, inputs, chosen, parameters, _written(plans, Weights(model)))
+    norms = _gradient_norms(model, inputs, chosen, parameters, _written(plans, parameters, weights))
     scaled: set[int] = set()
     for index, norm in zip(free, norms[1:], strict=False):
         if not (norm > 0 and norms[0] > 0):
@@ -259,13 +264,15 @@ def _gradient_norms(
     return norms
 
 
-def _written(plans: Sequence[Plan], weights: Weights) -> set[int]:
+def _written(
+    plans: Sequence[Plan], parameters: Mapping[str, nn.Parameter], weights: Weights
+) -> set[int]:
     """Ids of the parameters that plans write; a pass needs no copy of them."""
     return {
-        id(parameter)
+        id(parameters[name])
         for plan in plans
         if plan.is_trained and not plan.left
-        for parameter in weights.originals(plan.name).values()
+        for name in weights.originals(plan.name)
     }
 
 

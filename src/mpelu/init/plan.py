@@ -25,7 +25,7 @@ STATE_NOTE = Note("its parametrization sets its scale; left as it was")
 SCALE_NOTE = Note(
     "the function that computes it sets its scale, which doesn't follow the rule", lasts=True
 )
-PART_NOTE = Note("lsuv sets no part of a parameter and nothing computed from one; left as it was")
+PART_NOTE = Note("lsuv sets nothing that is computed from a parameter; left as it was")
 FEW_NOTE = Note("measured on too few values to judge", lasts=True)
 MEAN_NOTE = Note(
     "few outputs: the mean square was measured, which samples share and a few weights decide",

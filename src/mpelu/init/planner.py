@@ -263,9 +263,9 @@ class Planner:
     def _stays_zero(self, plan: Plan) -> bool:
         if self._zeros is None:
             return False
-        originals = self._weights.originals(plan.name)
-        is_part = plan.weight._base is originals[plan.name]
-        return any(name in self._zeros for name in originals) or (is_part and is_zero(plan.weight))
+        if any(name in self._zeros for name in self._weights.originals(plan.name)):
+            return True
+        return self._weights.is_part(plan.weight) and is_zero(plan.weight)
 
     def _limit(self, plan: Plan) -> None:
         """Keeps the weight in the range of its type."""

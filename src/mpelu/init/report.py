@@ -191,6 +191,9 @@ def rows_of(
         balanced: indices of plans whose weight was scaled by its gradient.
         zeros: paths of weights that stayed zero.
     """
+    places: dict[str, list[int]] = {}
+    for plan in plans:
+        places.setdefault(plan.name, []).append(plan.key[1] if plan.key is not None else 0)
     rows = [
         _row(
             plan,
@@ -198,7 +201,7 @@ def rows_of(
             (*["balanced"] * (index in balanced), *["measured"] * (index in scaled)),
             measured.get(index),
             deviation(weights.again(plan.weight)) if index in scaled else None,
-            _part(model, plan, plans),
+            _part(model, plan, sorted(places[plan.name])),
         )
         for index, plan in enumerate(plans)
     ]
@@ -254,12 +257,11 @@ def _row(
     )
 
 
-def _part(model: nn.Module, plan: Plan, plans: Sequence[Plan]) -> str:
-    """Which part of its parameter a plan is for, if there are several."""
-    places = [each.key[1] for each in plans if each.name == plan.name and each.key is not None]
+def _part(model: nn.Module, plan: Plan, places: Sequence[int]) -> str:
+    """Which part of its parameter a plan is for, of those that begin at these places."""
     if len(places) < 2 or plan.key is None:
         return ""
-    place = sorted(places).index(plan.key[1])
+    place = places.index(plan.key[1])
     owner = model.get_submodule(plan.name.rpartition(".")[0])
     is_attention = isinstance(owner, nn.MultiheadAttention) and len(places) == 3
     return "qkv"[place] if is_attention else f"part {place + 1}"
