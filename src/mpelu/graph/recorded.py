@@ -206,8 +206,15 @@ class _Recorder(TorchFunctionMode):
         owner = self.weights.name(max(matrices, key=Tensor.numel))
         assert owner is not None
 
+        # As they are known now: what is returned may be an argument, changed in place or not.
+        recipes = {id(tensor): self.weights.recipe(tensor) for tensor in tensors_in((args, kwargs))}
+
+        def recall(tensor: Tensor) -> Any:
+            recipe = recipes.get(id(tensor))
+            return tensor if recipe is None else recipe()
+
         def again() -> Any:
-            now = substitute((args, kwargs), Tensor, self.weights.again)
+            now = substitute((args, kwargs), Tensor, recall)
             return target(*now[0], **now[1])
 
         self.weights.derive(owner, output, again)

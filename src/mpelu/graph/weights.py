@@ -145,8 +145,13 @@ class Weights:
 
     def again(self, tensor: Tensor) -> Tensor:
         """The tensor computed again from the parameters as they are now."""
+        found: Tensor = self.recipe(tensor)()
+        return found
+
+    def recipe(self, tensor: Tensor) -> Callable[[], Any]:
+        """Computes the tensor again."""
         derived = self._derived.get(id(tensor))
-        return tensor if derived is None else derived[2]()
+        return (lambda: tensor) if derived is None else derived[2]
 
     def parametrized(self, name: str) -> Parametrized | None:
         """How a weight is computed from a parameter, if a parametrization or a hook does it."""
