@@ -278,6 +278,40 @@ def test_a_weight_norm_in_half_precision_follows_the_rule(dtype: torch.dtype) ->
         assert 0.5 < output.float().var().item() < 2
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_recurrent_weight_under_a_weight_norm_follows_the_rule() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = nn.utils.weight_norm(nn.LSTM(32, 64, batch_first=True), "weight_hh_l0")
+            self.head = nn.Linear(64, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.head(self.cells(x)[0])
+            return output
+
+    model = Recurrent()
+    plain = Recurrent()
+    nn.utils.remove_weight_norm(plain.cells, "weight_hh_l0")
+    x = torch.randn(64, 10, 32)
+    rows = {row.layer: row for row in initialize_(model, x).rows}
+    expected = {row.layer: row for row in initialize_(plain, x).rows}
+    assert rows["cells.weight_hh_l0_v"].std == expected["cells.weight_hh_l0"].std
+    cells: Any = model.cells
+    assert cells.weight_hh_l0.std().item() == pytest.approx(
+        expected["cells.weight_hh_l0"].std, rel=0.05
+    )
+    assert len(rows) == len(expected)
+
+
+def test_a_part_of_a_weight_under_a_weight_norm_is_left_and_said() -> None:
+    model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    norms.weight_norm(model.self_attn, "in_proj_weight")
+    report = initialize_(model, torch.randn(8, 5, 16))
+    left = {row.layer for row in report.rows if row.rule == "left as it was" and row.note}
+    assert "self_attn.parametrizations.in_proj_weight.original1" in left
+
+
 def test_a_weight_norm_whose_length_is_frozen_is_left() -> None:
     model = normed_mlp(norms.weight_norm)
     first = linear_layers(model)[0]

@@ -251,6 +251,10 @@ class Planner:
             if average(variance) > LARGEST:
                 plan.std = plan.std * math.sqrt(TARGET / average(variance))
                 plan.doubts = (*plan.doubts, CAPPED_NOTE)
+        self._settle(plan)
+
+    def _settle(self, plan: Plan) -> None:
+        """Finds out whether and how the weight can be set as planned."""
         self._limit(plan)
         if self._stays_zero(plan):
             plan.left = ZERO_NOTE
@@ -434,9 +438,9 @@ class Planner:
         plans = recurrent_plans(call, signal, self._weights, self._method, self._gaussian_std)
         for plan in plans:
             if plan.key not in self._of_weight:
-                self._limit(plan)
-                if plan.is_trained and self._stays_zero(plan):
-                    plan.left, plan.std = ZERO_NOTE, 0.0
+                plan.is_computed = self._weights.is_computed(plan.weight)
+                if plan.is_trained:
+                    self._settle(plan)
                 self._of_weight[plan.key] = plan
                 self._plans.setdefault(index, []).append(plan)
 

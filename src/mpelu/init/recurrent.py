@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mpelu.gaussian import plain_tensors
 from mpelu.graph import Call, Weights
@@ -64,9 +64,13 @@ def recurrent_plans(
     module = call.target
     assert isinstance(module, nn.Module)
     hidden = hidden_second(type(module).__name__.removesuffix("Cell"))
-    for name, weight in module.named_parameters(recurse=False):
-        path = weights.name(weight)
-        if weight.dim() < 2 or path is None:
+    # A weight that a hook computes is a tensor beside its parameters.
+    tensors = [*module.named_parameters(recurse=False), *vars(module).items()]
+    for name, weight in tensors:
+        path = weights.name(weight) if isinstance(weight, Tensor) else None
+        if path is None or weight.dim() < 2:
+            continue
+        if isinstance(weight, nn.Parameter) and weights.parametrized(path) is not None:
             continue
         is_input = name in _FED_BY_INPUT
         fan = weight.size(1)
@@ -75,14 +79,14 @@ def recurrent_plans(
         std = {
             "gaussian": gaussian_std,
             "xavier": (2 / (weight.size(0) + fan)) ** 0.5,
-            "lsuv": deviation(weight),
+            "lsuv": deviation(weights.again(weight)),
         }.get(method, (share / (fan * second)) ** 0.5)
         yield Plan(
             path,
             weight,
             weights.key(weight),
             getattr(module, name.replace("weight", "bias"), None),
-            weight.requires_grad,
+            weights.is_trained(weight),
             signal.sources if is_input else (Source(call.name, LINEAR),),
             float(fan),
             std,
