@@ -159,6 +159,8 @@ def kept_bytes(model: torch.nn.Module, x: torch.Tensor) -> int:
 
 
 def test_a_trained_network_keeps_more_than_it_did_at_the_start(backend: str) -> None:
+    if backend == "triton":
+        pytest.skip("on a GPU the input is always kept")
     relu, trained = (load_network(WEIGHTS / name).model.train() for name in NAMES)
     x = torch.randn(2, 3, 32, 32)
     activations = [module for module in trained.modules() if isinstance(module, MPELU)]
