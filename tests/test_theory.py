@@ -132,6 +132,44 @@ def test_quadrature_for_any_function_agrees_with_the_closed_form(module: nn.Modu
             assert one(general, c).item() == pytest.approx(one(closed, c).item(), rel=1e-9)
 
 
+class RootOfReLU(nn.Module):
+    """Smooth in value; its slope is infinite beside zero."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu().sqrt()
+
+
+class SquaredReLU(nn.Module):
+    """Only its curvature jumps at zero."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu().square()
+
+
+@pytest.mark.parametrize(
+    "module", [nn.GELU(), nn.Tanh(), nn.Hardswish(), SquaredReLU(), RootOfReLU()]
+)
+@pytest.mark.parametrize("variance", [0.01, 1.0, 100.0])
+def test_quadrature_minds_every_kink_that_matters(module: nn.Module, variance: float) -> None:
+    """Two orthogonal inputs, on a grid so fine that kinks don't matter."""
+    function = describe(module)
+    assert function is not None
+    sigma = math.sqrt(variance)
+    for kink in (-0.3, 0.0, 0.4):  # the kink of the function is no special place of the grid
+
+        def moved(y: torch.Tensor, kink: float = kink) -> torch.Tensor:
+            return function.apply(y - kink)
+
+        z = (torch.arange(400_000, dtype=torch.float64) + 0.5) / 400_000 * 26 - 13
+        weight = torch.exp(-(z**2) / 2)
+        expected = ((weight * moved(sigma * z)).sum() / weight.sum()).item() ** 2
+        shifted = ElementwiseFunction(
+            apply=moved, channels=1, kinks=tuple(kink + place for place in (-3.0, 0.0, 3.0))
+        )
+        found = theory.covariance(shifted, 0.0, 0.0, variance).item()
+        assert found == pytest.approx(expected, rel=2e-6, abs=1e-9 * variance)
+
+
 def test_each_channel_has_its_own_map() -> None:
     function = exponential(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 0.4]))
     found = theory.correlation_map(function, 0.3)

@@ -155,6 +155,22 @@ def _legendre(count: int = 12) -> tuple[Numbers, Numbers]:
     return tuple(nodes.tolist()), tuple((2 * vectors[0] ** 2).tolist())
 
 
+def panel_mean(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
+    """The mean of an elementwise function from low to high, by one panel of the quadrature.
+
+    Args:
+        function: maps a float64 tensor of shape [points, channels] to one of the same shape.
+        low: shape [channels].
+        high: as low.
+    """
+    nodes, weights = (
+        torch.tensor(values, dtype=torch.float64, device=low.device).unsqueeze(1)
+        for values in _legendre()
+    )
+    found: Tensor = (weights / 2 * function((low + high) / 2 + (high - low) / 2 * nodes)).sum(0)
+    return found
+
+
 def gaussian_nodes(
     center: Tensor, sigma: Tensor, kinks: Sequence[float | Tensor], halvings: int = HALVINGS
 ) -> tuple[Tensor, Tensor]:

@@ -14,13 +14,25 @@ import torch
 from torch import Tensor
 
 from mpelu.activations.elementwise import ElementwiseFunction
-from mpelu.gaussian import HALVINGS, gaussian_nodes, leaky_moments, quadrature_mean, to_float64
+from mpelu.gaussian import (
+    HALVINGS,
+    gaussian_nodes,
+    leaky_moments,
+    panel_mean,
+    quadrature_mean,
+    to_float64,
+)
 from mpelu.slopes import exponential_mean, exponential_slope, normal_cdf
 
 _FINE = 36
 """Halvings of the panels for the slope, which may jump within sqrt(1 - c^2) of a kink."""
 _EQUAL = 1e-15
 """Two inputs whose correlation is this close to one are the same."""
+_SMOOTH = 1e-12
+"""Quadratures that differ by less than this agree."""
+_BELOW = 0.3
+"""Share of a panel below the place that it straddles."""
+_NARROWEST = 1e-3
 
 
 @torch.no_grad()
@@ -94,21 +106,27 @@ def correlation_slope(
     return slope_covariance(function, correlation, 0.0, variance) * variance / second
 
 
-def _real_kinks(function: ElementwiseFunction) -> list[float | Tensor]:
-    """Zero, and those of the function's likely kinks where its slope or value jumps."""
+def _real_kinks(function: ElementwiseFunction, sigma: Tensor) -> list[float | Tensor]:
+    """Those of the function's likely kinks that a panel as wide as sigma must not straddle.
+
+    One panel across the place and two that end there agree where the function is smooth enough.
+    The place isn't in their middle, where an odd jump would cancel.
+    """
     if function.has_closed_form:
         return list(function.kinks)
-    found: list[float | Tensor] = [0.0]
+    width = sigma.max().clamp(min=_NARROWEST)
+    found: list[float | Tensor] = []
     for kink in function.kinks:
         place = to_float64(kink).reshape(-1).expand(function.channels)
-        beside = torch.stack([place - _BESIDE, place + _BESIDE])
-        jumps = [function.derivative(beside).diff(dim=0), function.apply(beside).diff(dim=0)]
-        if max(jump.abs().max().item() for jump in jumps) > 1e3 * _BESIDE:
+        low, high = place - _BELOW * width, place + (1 - _BELOW) * width
+        whole = panel_mean(function.apply, low, high)
+        below, above = (panel_mean(function.apply, *ends) for ends in ((low, place), (place, high)))
+        parted = _BELOW * below + (1 - _BELOW) * above
+        size = function.apply(torch.stack([low, high])).abs().max().clamp(min=_NARROWEST)
+        if not ((whole - parted).abs().max() <= _SMOOTH * size):
             found.append(kink)
     return found
 
-
-_BESIDE = 1e-8
 
 Conditional = Callable[[ElementwiseFunction, Tensor, Tensor], Tensor]
 """The mean of a function under N(mean [points, n], variance [n])."""
@@ -136,7 +154,7 @@ def _expected(
     rest = (1 - c) * (1 + c)
     # The expectation over y2 bends where its mean, m + c (y1 - m), is at a kink.
     toward = torch.where(c.abs() < _EQUAL, _EQUAL, c)
-    places = _real_kinks(function)
+    places = _real_kinks(function, sigma)
     moved = [center + (kink - center) / toward for kink in places]
     kinks = [
         *places,
@@ -179,7 +197,7 @@ def _by_quadrature(
 ) -> Tensor:
     """Column by column, which bounds the memory."""
     columns = []
-    places = _real_kinks(function)
+    places = _real_kinks(function, variance.sqrt())
     for index, column in enumerate(mean.T):
         kinks = [
             kink[index] if isinstance(kink, Tensor) and kink.numel() > 1 else kink
