@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import time
 from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
@@ -151,14 +150,13 @@ def test_architecture_names_the_way_of_a_run() -> None:
         assert (SOURCE / name).is_file(), name
 
 
-def seconds(*command: str) -> float:
-    start = time.perf_counter()
-    subprocess.run([sys.executable, *command], check=True, capture_output=True)
-    return time.perf_counter() - start
-
-
-def test_help_is_quick() -> None:
-    """As a ratio of the fastest of several interleaved rounds; the goal is 4, noise gets some."""
-    rounds = [(seconds("-c", "pass"), seconds("-m", "mpelu.lab", "--help")) for _ in range(7)]
-    plain, helped = (min(column) for column in zip(*rounds, strict=True))
-    assert helped < 8 * plain
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, mpelu.lab.cli\n"
+        "try: mpelu.lab.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert loaded.isdisjoint({"torch", "numpy", "matplotlib", "rich", "PIL", "sklearn"})

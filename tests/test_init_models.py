@@ -751,7 +751,7 @@ def test_inputs_take_one_copy_of_the_model() -> None:
         [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 2.4
+    assert float(done.stdout) < 2.7  # 2.2 to 2.5 with the allocator's slack; 3.3 with two copies
 
 
 class CountingNorm(nn.BatchNorm2d):

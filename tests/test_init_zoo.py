@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from mpelu.graph import record
+from mpelu.graph.layers import layer_of
 from mpelu.init import initialize_
-from mpelu.init.layers import layer_of
-from mpelu.init.model import variance_of
+from mpelu.init.measuring import variance_of
 
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 MODELS = [

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 import mpelu
 from mpelu.activations import ActivationRecord, find_function
-from mpelu.converting.channels import find_channels
-from mpelu.converting.shapes import Channels
 from mpelu.converting.signs import Demand, demands, must_stay
 from mpelu.graph import Call, Inputs, record, trace
+from mpelu.graph.channels import Channels, find_channels
 
 
 @dataclass(frozen=True)

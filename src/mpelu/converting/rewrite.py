@@ -21,8 +21,7 @@ from mpelu.converting.faithful import watched
 from mpelu.converting.observe import FunctionCall
 from mpelu.converting.recognize import module_for
 from mpelu.converting.trials import without_traces
-from mpelu.graph import Inputs, arguments, evaluating, substitute
-from mpelu.init.model import reason
+from mpelu.graph import Inputs, arguments, evaluating, reason, substitute
 
 
 @dataclass(frozen=True)

@@ -14,66 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpelu.converting.shapes import MOVES
 from mpelu.graph import Call, Ref, tensors_in
-
-_DIVISOR = "divides by"
-_CHECK = "checks the sign of"
-_LOGARITHM = "takes the logarithm of"
-_ROOT = "takes the square root of"
-_DRAWS = "draws with"
-_DEMANDS = {
-    "addcdiv": (2, "tensor2", _DIVISOR),
-    "bernoulli": (0, "input", _DRAWS),
-    "binarycrossentropy": (0, "input", _LOGARITHM),
-    "div": (1, "other", _DIVISOR),
-    "divide": (1, "other", _DIVISOR),
-    "ge": (0, "input", _CHECK),
-    "gt": (0, "input", _CHECK),
-    "itruediv": (1, "other", _DIVISOR),
-    "log": (0, "input", _LOGARITHM),
-    "log10": (0, "input", _LOGARITHM),
-    "log1p": (0, "input", _LOGARITHM),
-    "log2": (0, "input", _LOGARITHM),
-    "multinomial": (0, "input", _DRAWS),
-    "normal": (1, "std", _DRAWS),
-    "poisson": (0, "input", _DRAWS),
-    "rdiv": (0, "input", _DIVISOR),
-    "reciprocal": (0, "input", _DIVISOR),
-    "rsqrt": (0, "input", _ROOT),
-    "sampledirichlet": (0, "input", _DRAWS),
-    "sqrt": (0, "input", _ROOT),
-    "standardgamma": (0, "input", _DRAWS),
-    "truediv": (1, "other", _DIVISOR),
-    "truedivide": (1, "other", _DIVISOR),
-    "xlogy": (1, "other", _LOGARITHM),
-}
-"""By the name of an operation without underscores: the argument that must not be negative."""
-
-_PRODUCTS = (
-    "mul", "multiply", "imul", "einsum", "matmul", "imatmul", "mm", "bmm", "mv", "dot", "inner",
-    "outer", "baddbmm", "addmm", "linear", "conv1d", "conv2d", "conv3d",
-)  # fmt: skip
-_SEVERAL = ("chunk", "split", "splitwithsizes", "tensorsplit", "unbind", "meshgrid")
-_SIGN_KEPT = frozenset(
-    (
-        *(name.lower().replace("_", "") for name in MOVES), *_SEVERAL, "expand", "expandas",
-        "repeat", "repeatinterleave", "tile", "cat", "concat", "concatenate", "stack", "hstack",
-        "vstack", "pad", "roll", "flip", "narrow", "indexselect", "index", "gather", "take",
-        "takealongdim", "maskedselect", "maskedfill", "where", "setitem", "scatter", "scatteradd",
-        "scatterreduce", "indexadd", "indexput", "tril", "triu", "diag", "diagonal", "diagembed",
-        "broadcastto", "broadcasttensors", "unfold", "fold", "pixelshuffle", "pixelunshuffle",
-        "interpolate", "upsample", "identity", "contiguous", "clone", "detach", "to", "type",
-        "typeas", "float", "double", "half", "bfloat16", "cpu", "cuda", "dropout", "dropout1d",
-        "dropout2d", "dropout3d", "droppath", "sum", "nansum", "mean", "nanmean", "amax", "amin",
-        "aminmax", "max", "min", "median", "cumsum", "prod", "cumprod", "trace", "maximum",
-        "minimum", "fmax", "fmin", "add", "iadd", "radd", "div", "divide", "truediv", "itruediv",
-        "truedivide", "rdiv", "reciprocal", "clampmax", "tanh", "normalize",
-        *(f"{way}pool{n}d" for way in ("avg", "max", "adaptiveavg", "adaptivemax")
-          for n in (1, 2, 3)),
-    )
-)  # fmt: skip
-"""What makes numbers that aren't negative of such numbers, and others of others."""
+from mpelu.graph.ops import COMPARES, DIVIDES, NOT_NEGATIVE, SIGN_KEPT, kind_of, operation_of
 
 
 @dataclass(frozen=True)
@@ -103,10 +45,10 @@ def demands(
         kwargs: likewise.
         place: where the model's code makes the call.
     """
-    position, name, verb = _DEMANDS.get(_operation(call), (0, "input", ""))
+    position, name, verb = NOT_NEGATIVE.get(operation_of(call), (0, "input", ""))
     if call.name in ("pow", "float_power"):
         verb = _power(call.argument(1, "exponent"))
-    if verb == _CHECK and call.argument(1, "other") != 0:
+    if verb == COMPARES and call.argument(1, "other") != 0:
         return
     given = call.argument(position, name)
     if not verb or not isinstance(given, Ref):
@@ -128,13 +70,13 @@ def must_stay(
     checked = {
         calls[compared].fed_by[0]
         for call in calls
-        if _operation(call) in ("all", "isalltrue") and call.fed_by
+        if operation_of(call) in ("all", "isalltrue") and call.fed_by
         for compared in call.fed_by
-        if _operation(calls[compared]) in ("ge", "gt")
+        if operation_of(calls[compared]) in ("ge", "gt")
     }
     reasons: dict[int, str] = {}
     for demand in found:
-        if demand.verb == _CHECK and demand.source not in checked:
+        if demand.verb == COMPARES and demand.source not in checked:
             continue
         waiting, seen = [demand.source], {demand.source}
         while waiting:
@@ -150,18 +92,18 @@ def must_stay(
 
 def _with_the_sign(call: Call, calls: Sequence[Call], verb: str) -> tuple[int, ...]:
     """The calls whose outputs decide the sign of what a call returns."""
-    name = _operation(call)
+    name = operation_of(call)
     if isinstance(call.target, nn.Module) and any(True for _ in call.target.parameters()):
         return ()
     if name in ("clamp", "clip", "clampmin"):
         # A lower bound mends a logarithm, but what is divided by it explodes.
-        is_mended = verb != _DIVISOR and call.argument(1, "min") is not None
+        is_mended = verb != DIVIDES and call.argument(1, "min") is not None
         return () if is_mended else call.fed_by
     if name == "pow":
         exponent = call.argument(1, "exponent")
         return call.fed_by if isinstance(exponent, (int, float)) and exponent % 2 == 1 else ()
-    if name not in _PRODUCTS:
-        return call.fed_by if name in _SIGN_KEPT else ()
+    if kind_of(call) not in ("multiply", "product", "linear", "convolution"):
+        return call.fed_by if name in SIGN_KEPT else ()
     numbers = [value for value in call.args if isinstance(value, (int, float))]
     fixed = [*numbers, *tensors_in((call.args, call.kwargs))]
     is_signed = _is_square(call, calls) or not all(map(_is_non_negative, fixed))
@@ -170,17 +112,17 @@ def _with_the_sign(call: Call, calls: Sequence[Call], verb: str) -> tuple[int, .
 
 def _is_square(call: Call, calls: Sequence[Call]) -> bool:
     """Whether it multiplies each number by itself, be it summed or not."""
-    if len(set(call.fed_by)) == len(call.fed_by) or _operation(calls[call.fed_by[0]]) in _SEVERAL:
+    if len(set(call.fed_by)) == len(call.fed_by) or kind_of(calls[call.fed_by[0]]) == "split":
         return False
     equation = call.args[0] if call.args else ""
     if isinstance(equation, str):  # of einsum
         return len(set(equation.replace(" ", "").partition("->")[0].split(","))) == 1
-    return _operation(call) in ("mul", "multiply", "imul")
+    return kind_of(call) == "multiply"
 
 
 def _power(exponent: Any) -> str:
     if isinstance(exponent, (int, float)) and float(exponent).is_integer():
-        return _DIVISOR if exponent < 0 else ""
+        return DIVIDES if exponent < 0 else ""
     return "raises to a power that isn't an integer"
 
 
@@ -191,9 +133,3 @@ def _is_non_negative(value: Tensor | float) -> bool:
         return False
     with torch._C.DisableTorchFunction():
         return bool(value.detach().min() >= 0)
-
-
-def _operation(call: Call) -> str:
-    """The name of a function or of a module's class, in lower case without underscores."""
-    is_module = isinstance(call.target, nn.Module)
-    return (type(call.target).__name__ if is_module else call.name).lower().replace("_", "")

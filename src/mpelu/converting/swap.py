@@ -28,8 +28,7 @@ from mpelu.converting.recognize import LEAKY_BETA, Start, is_among, start_of
 from mpelu.converting.report import Conversion, ConvertedActivation
 from mpelu.converting.rewrite import Rewriting, rewrite_functions, set_class
 from mpelu.converting.trials import difference, is_off, outputs
-from mpelu.graph import Inputs, snapshot
-from mpelu.init.model import check_inputs, input_error
+from mpelu.graph import Inputs, check_inputs, input_error, snapshot
 
 
 def convert(

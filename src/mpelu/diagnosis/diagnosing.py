@@ -13,8 +13,7 @@ from mpelu.diagnosis.parameters import stuck_parameters
 from mpelu.diagnosis.remarks import class_name, measure_opened, opened_remarks, unseen_remarks
 from mpelu.diagnosis.report import Diagnosis, sentence_of
 from mpelu.diagnosis.trials import CURABLE, Trial, trials_of
-from mpelu.graph import Inputs, copied, unwrap
-from mpelu.init.model import check_inputs, check_model, input_error, reason
+from mpelu.graph import Inputs, check_inputs, check_model, copied, input_error, reason, unwrap
 
 
 def diagnose(

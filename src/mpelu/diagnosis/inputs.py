@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mpelu.graph import Inputs, arguments, tensors_in
-from mpelu.init.model import reason
+from mpelu.graph import Inputs, arguments, reason, tensors_in
 
 
 class DiagnosisError(ValueError):

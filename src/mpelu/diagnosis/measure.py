@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from mpelu.converting.channels import find_channels
-from mpelu.converting.shapes import Channels
 from mpelu.diagnosis.inputs import (
     InputScale,
     Loss,
@@ -32,11 +30,10 @@ from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement
 from mpelu.diagnosis.structure import Flow, followed_calls, gate_calls, has_equal_rows, mistake_in
 from mpelu.diagnosis.units import UnitShares, activation_of, own_axis, shares_of
 from mpelu.graph import Call, Inputs, Weights, arguments, name_of, record, tensors_in
-from mpelu.init.layers import Layer, layer_of
-from mpelu.init.operations import NORMS
+from mpelu.graph.channels import Channels, find_channels
+from mpelu.graph.layers import Layer, layer_of
+from mpelu.graph.ops import NORMS, kind_of
 from mpelu.init.planner import Planner
-
-_NORM_NAMES = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 
 
 @dataclass(slots=True)
@@ -342,7 +339,7 @@ def _kind(call: Call, layer: Layer | None, is_activation: bool) -> str | None:
         return "layer"
     if is_activation:
         return "activation"
-    if isinstance(call.target, NORMS) or name_of(call.target) in _NORM_NAMES:
+    if isinstance(call.target, NORMS) or kind_of(call) in ("batch norm", "layer norm"):
         return "norm"
     return None
 

@@ -12,55 +12,27 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.diagnosis.inputs import is_measurable
-from mpelu.graph import Call, Ref, elementwise_function, identity, name_of, substitute, tensors_in
-from mpelu.init.layers import Layer, layer_of
-
-_PRODUCTS = ("mul", "multiply", "imul", "rmul")
-_VIEWS = (
-    "view", "reshape", "expand", "expand_as", "unsqueeze", "permute", "transpose", "getitem", "to",
-    "float",
-)  # fmt: skip
-
-
-def plain_name(target: Any) -> str:
-    """Name of a function or of a module's class, in lower case without underscores."""
-    name = type(target).__name__ if isinstance(target, nn.Module) else name_of(target)
-    return name.replace("_", "").lower()
+from mpelu.graph import Call, Ref, elementwise_function, identity, substitute, tensors_in
+from mpelu.graph.layers import Layer, layer_of
+from mpelu.graph.ops import ARITHMETIC, KINDS, MIXES, MOVES, kind_of, plain_name
 
 
 def gate_calls(calls: Sequence[Call]) -> Iterator[Call]:
     """Calls whose output is multiplied with another tensor."""
     for call in calls:
         tensors = [each for each in call.args if isinstance(each, (Ref, Tensor))]
-        if name_of(call.target) in _PRODUCTS and len(tensors) > 1:
+        if kind_of(call) == "multiply" and len(tensors) > 1:
             for index in call.fed_by:
                 yield calls[_through_views(index, calls)]
 
 
 def _through_views(index: int, calls: Sequence[Call]) -> int:
     """The call behind views and reshapes."""
-    while calls[index].name in _VIEWS and isinstance(calls[index].argument(0, "input"), Ref):
+    while kind_of(calls[index]) in (*MOVES, "copy") and isinstance(
+        calls[index].argument(0, "input"), Ref
+    ):
         index = calls[index].argument(0, "input").index
     return index
-
-
-_SUMS = (
-    "add", "iadd", "radd", "sub", "isub", "rsub", "mul", "multiply", "imul", "rmul", "div",
-    "truediv", "itruediv",
-)  # fmt: skip
-_ARITHMETIC = (
-    *_SUMS, "addcmul", "lerp", "where", "cat", "concat", "concatenate", "stack", "hstack",
-    "setitem", "matmul", "rmatmul", "mm", "bmm", "einsum", "scaled_dot_product_attention",
-)  # fmt: skip
-"""Names of functions to whose output all their arguments give values. Those of others, such as
-regions of interest, say what is to be done with the first."""
-
-
-_SHAPES = {
-    "zeroslike", "oneslike", "emptylike", "fulllike", "randlike", "randnlike", "newzeros",
-    "newones", "newempty", "newfull", "newtensor",
-}  # fmt: skip
-"""Functions that take the shape or the type of a tensor, as `plain_name` has them."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +46,10 @@ class Flow:
     def sources(self, index: int) -> tuple[int, ...]:
         """The calls whose values come out of a call."""
         call = self.calls[index]
-        if call.name in _ARITHMETIC:
+        kind = kind_of(call)
+        if kind in MIXES or call.name == "setitem":
             return call.fed_by
-        if plain_name(call.target) in _SHAPES:
+        if kind == "create":
             return ()
         if id(call) not in self.graded and call.shape is not None:
             return ()  # it returned no real numbers
@@ -127,7 +100,7 @@ class Flow:
             for index in self.after(source, without=cut)
         } - behind
         return any(
-            self.calls[index].name in _SUMS and not beside.isdisjoint(self.sources(index))
+            kind_of(self.calls[index]) in ARITHMETIC and not beside.isdisjoint(self.sources(index))
             for index in behind
         )
 
@@ -139,8 +112,8 @@ def has_trained(call: Call) -> bool:
     return any(each.requires_grad for each in (*own, *tensors_in((call.args, call.kwargs))))
 
 
-_NORMS = {"batchnorm", "batchnorm1d", "batchnorm2d", "batchnorm3d", "syncbatchnorm"}
-_STRAIGHT = _NORMS | {
+_STRAIGHT = {
+    *KINDS["batch norm"],
     "identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout", "contiguous",
     "flatten",
 }  # fmt: skip
@@ -166,7 +139,7 @@ def layers_in_a_row(calls: Sequence[Call]) -> tuple[list[tuple[Call, Call]], int
         first = dense.get(fed)
         if first is None or uses[fed] != 1 or ("flatten" in between and not first.kernel):
             continue  # what a linear layer makes of tokens may be flattened for the next
-        has_norm = not between.isdisjoint(_NORMS)
+        has_norm = not between.isdisjoint(KINDS["batch norm"])
         # Blocks that end in a norm and go on wider are the bottlenecks of MobileNets.
         rank = layer.out_channels if has_norm else min(first.fan_in, layer.out_channels)
         if first.out_channels >= rank:

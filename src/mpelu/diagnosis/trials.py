@@ -14,9 +14,8 @@ from mpelu.diagnosis.findings import findings_of
 from mpelu.diagnosis.inputs import Loss
 from mpelu.diagnosis.remarks import measure_opened
 from mpelu.diagnosis.rows import Measurement, gradient_ratio
-from mpelu.graph import Inputs, copied
+from mpelu.graph import Inputs, copied, reason
 from mpelu.init.initialize import initialize_
-from mpelu.init.model import reason
 from mpelu.modules import MPELU
 
 METHODS = ("exact", "taylor", "msra", "xavier", "lsuv")

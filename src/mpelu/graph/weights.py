@@ -340,3 +340,13 @@ def place(tensor: Tensor) -> tuple[Any, ...]:
         tuple(tensor.shape),
         tensor.stride(),
     )
+
+
+@torch.no_grad()
+def is_zero(weight: Tensor) -> bool:
+    """Whether a tensor has elements, and all of them are zero."""
+    if isinstance(weight, FakeTensor):
+        return False
+    whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded
+    # Most differ from zero at the first place, and need not be read any further.
+    return whole.numel() > 0 and not whole[(0,) * whole.dim()].item() and not whole.any().item()

@@ -5,26 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from mpelu.graph import Call
+from mpelu.graph.layers import Layer
+from mpelu.graph.ops import NORMS, kind_of
 from mpelu.init.critical import squared_slope
-from mpelu.init.layers import Layer
-from mpelu.init.operations import NORMS
 from mpelu.init.plan import Plan
 from mpelu.init.signal import Signal
 from mpelu.init.values import average
-
-_AVERAGES = (
-    nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
-    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
-)  # fmt: skip
-_AVERAGE_CALLS = (
-    F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d,
-    F.adaptive_avg_pool3d, torch.mean, Tensor.mean,
-)  # fmt: skip
 
 
 def gradient_variances(
@@ -93,12 +80,8 @@ def _over_operation(
         return 1 / variance if variance > 0 else None
     one, other = calls[fed].shape, call.shape
     if one is None or other is None:
-        return 1.0 if not _is_average(call) else None
+        return 1.0 if kind_of(call) != "average" else None
     ratio = one.numel() / max(1, other.numel())
     if ratio == 1:
         return 1.0
-    return ratio**-2 if _is_average(call) else None
-
-
-def _is_average(call: Call) -> bool:
-    return isinstance(call.target, _AVERAGES) or call.target in _AVERAGE_CALLS
+    return ratio**-2 if kind_of(call) == "average" else None

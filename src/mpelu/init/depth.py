@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mpelu.graph import Call
+from mpelu.graph.layers import Layer
 from mpelu.init.backward import chi_of, gradient_variances
-from mpelu.init.layers import Layer
 from mpelu.init.operations import added_signals, normalizes
 from mpelu.init.orthogonal import DISTRIBUTIONS
 from mpelu.init.plan import Plan

@@ -1,14 +1,17 @@
-"""Writing planned weights into a model."""
+"""Writing planned weights into a model: weights, biases and norms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.batchnorm import _NormBase
 
-from mpelu.graph import Weights
+from mpelu.graph import Weights, is_frozen
+from mpelu.graph.ops import NORMS
+from mpelu.graph.weights import is_zero
 from mpelu.init.depth import Choice
 from mpelu.init.orthogonal import fill_orthogonal_
 from mpelu.init.outputs import deviation
@@ -74,3 +77,57 @@ def writable(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> Tensor:
     weight = plan.weight if plan.written is None else plan.written
     is_part = weight is not parameter and weight.numel() < parameter.numel()
     return weight if is_part and weight._base is parameter else parameter
+
+
+@torch.no_grad()
+def zero_biases_(biases: Iterable[Tensor | None]) -> None:
+    """Zeroes the biases that are trained."""
+    for bias in biases:
+        if bias is not None and (bias.requires_grad or _is_view_of_trained(bias)):
+            bias.zero_()
+
+
+@torch.no_grad()
+def fill_bias_(bias: Tensor | None, std: float, generator: torch.Generator | None) -> None:
+    """N(0, std^2) if the bias is trained and std positive."""
+    if bias is not None and bias.requires_grad and std > 0:
+        bias.normal_(0, std, generator=generator)
+
+
+def zero_weights(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> frozenset[str]:
+    """Paths of weights, and of the scales of norms, that hold nothing but zeros.
+
+    None if all weights do: then nobody has set the model yet.
+    """
+    scales = {
+        f"{path}.weight" for path, module in model.named_modules() if isinstance(module, NORMS)
+    }
+    weights = {
+        name: is_zero(parameter)
+        for name, parameter in parameters.items()
+        if parameter.dim() > 1 or name in scales
+    }
+    is_empty = all(zero for name, zero in weights.items() if name not in scales)
+    return frozenset() if is_empty else frozenset(filter(weights.get, weights))
+
+
+@torch.no_grad()
+def reset_norms_(model: nn.Module, kept: Collection[str] = ()) -> None:
+    """Weight one, bias zero and fresh running statistics for every norm layer that is trained.
+
+    Args:
+        model: whose norms they are.
+        kept: paths of weights that stay.
+    """
+    for path, module in model.named_modules():
+        if not isinstance(module, NORMS) or is_frozen(module):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and f"{path}.{name}" not in kept:
+                parameter.fill_(1.0 if name == "weight" else 0.0)
+        if isinstance(module, _NormBase):
+            module.reset_running_stats()
+
+
+def _is_view_of_trained(tensor: Tensor) -> bool:
+    return tensor._base is not None and tensor._base.requires_grad

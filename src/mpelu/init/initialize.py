@@ -18,8 +18,12 @@ from mpelu.graph import (
     Inputs,
     Known,
     Weights,
+    check_inputs,
+    check_model,
     collector_paused,
     evaluating,
+    input_error,
+    reason,
     record,
     record_shapes,
     restored_on_error,
@@ -28,19 +32,9 @@ from mpelu.graph import (
     unwrap,
 )
 from mpelu.init.depth import check_choice, choose, report_depth
-from mpelu.init.filling import fill_all_
+from mpelu.init.filling import fill_all_, fill_bias_, reset_norms_, zero_biases_, zero_weights
 from mpelu.init.lsuv import lsuv_
 from mpelu.init.measuring import balance_gradients_, measure_
-from mpelu.init.model import (
-    check_inputs,
-    check_model,
-    fill_bias_,
-    input_error,
-    reason,
-    reset_norms_,
-    zero_biases_,
-    zero_weights,
-)
 from mpelu.init.operations import is_known
 from mpelu.init.plan import FITTED, Plan
 from mpelu.init.planner import Planner

@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from mpelu.graph import Call, Inputs, Weights, record, unchanged_on_error, unwrap
-from mpelu.init.layers import Layer, layer_of
-from mpelu.init.measuring import FEW_OUTPUTS
-from mpelu.init.model import (
+from mpelu.graph import (
+    Call,
+    Inputs,
+    Weights,
     check_inputs,
     check_model,
     input_error,
-    is_zero,
-    mean_square_of,
-    reset_norms_,
-    variance_of,
-    zero_biases_,
-    zero_weights,
+    record,
+    unchanged_on_error,
+    unwrap,
 )
+from mpelu.graph.layers import Layer, layer_of
+from mpelu.graph.weights import is_zero
+from mpelu.init.filling import reset_norms_, zero_biases_, zero_weights
+from mpelu.init.measuring import FEW_OUTPUTS, mean_square_of, variance_of
 from mpelu.init.plan import PART_NOTE
 from mpelu.init.planner import Planner
 from mpelu.init.report import Report, rows_of

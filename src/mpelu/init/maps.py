@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mpelu.graph import Call
-from mpelu.init.layers import Layer
+from mpelu.graph.layers import Layer
 from mpelu.init.operations.shape import pad_amounts
 from mpelu.init.signal import Note, Profile, padded, resized
 

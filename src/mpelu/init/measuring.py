@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,8 @@ from mpelu.graph import (
     tensors_in,
     unchanged,
 )
+from mpelu.graph.layers import layer_of
 from mpelu.init.filling import writable
-from mpelu.init.layers import layer_of
-from mpelu.init.model import mean_square_of, variance_of
 from mpelu.init.operations import is_known
 from mpelu.init.plan import (
     FEW_NOTE,
@@ -290,3 +289,23 @@ def _is_off(measured: float, predicted: float | None, tolerance: float) -> bool:
     if predicted is None or not (0 < measured < math.inf and predicted > 0):
         return False
     return not 1 / tolerance <= measured / predicted <= tolerance
+
+
+def variance_of(output: Tensor) -> float:
+    """Over all elements."""
+    return _observed(output, lambda values: values.var(correction=0))
+
+
+def mean_square_of(output: Tensor) -> float:
+    """Over all elements."""
+    return _observed(output, lambda values: values.square().mean())
+
+
+def _observed(output: Tensor, moment: Callable[[Tensor], Tensor]) -> float:
+    found = moment(output.to(torch.promote_types(output.dtype, torch.float32))).item()
+    if _SMALLEST < found < _LARGEST:
+        return found
+    return moment(output.to("cpu", torch.float64)).item()  # squares out of the range of float32
+
+
+_SMALLEST, _LARGEST = 1e-30, 1e37

@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor
 
-from mpelu.init.layers import Layer
+from mpelu.graph.layers import Layer
 
 DISTRIBUTIONS = ("normal", "orthogonal")
 

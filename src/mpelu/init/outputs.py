@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from mpelu.init.layers import Layer
+from mpelu.graph.layers import Layer
 from mpelu.init.signal import Signal
 from mpelu.init.values import Value, as_value, average, fit
 

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.graph import WEIGHT_HOOKS, Call, Weights
+from mpelu.graph.layers import Layer, layer_of
+from mpelu.graph.weights import is_zero
 from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.critical import squared_slope
-from mpelu.init.layers import Layer, layer_of
 from mpelu.init.maps import (
     PADDING_NOTE,
     is_small,
@@ -23,7 +24,6 @@ from mpelu.init.maps import (
     step_after,
     surrounded,
 )
-from mpelu.init.model import is_zero
 from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
 from mpelu.init.operations.products import embedding_weight
 from mpelu.init.orthogonal import has_delta

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.graph import Weights
-from mpelu.init.operations import NORMS
+from mpelu.graph.ops import NORMS
 from mpelu.init.outputs import deviation
 from mpelu.init.plan import OFF, ZERO_NOTE, ZEROS_NOTE, Plan
 from mpelu.init.signal import Note, Source

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from mpelu.gaussian import check_parameters, moments, to_float64
+from mpelu.graph.layers import fans
 
 GAUSSIAN_STD = 0.01
 """The baseline of the paper."""
@@ -48,14 +49,6 @@ def check_weight(caller: str, tensor: Tensor) -> None:
         raise ValueError(f"{caller}: expected a weight with elements, got {list(tensor.shape)}")
     if tensor.is_meta:
         raise ValueError(f"{caller}: expected a tensor with memory, got one on the meta device")
-
-
-def fans(weight: Tensor, groups: int = 1, transposed: bool = False) -> tuple[int, int]:
-    """How many inputs feed an output of the layer, and how many outputs an input feeds."""
-    per_group = weight.size(0) // groups
-    receptive = math.prod(weight.shape[2:])
-    inputs, outputs = (per_group, weight.size(1)) if transposed else (weight.size(1), per_group)
-    return inputs * receptive, outputs * receptive
 
 
 def fan_of(mode: str, fan_in: float, fan_out: float) -> float:

@@ -20,9 +20,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from mpelu.activations.elementwise import ElementwiseFunction, leaky
 from mpelu.gaussian import plain_tensors
 from mpelu.graph import Call
+from mpelu.graph.layers import Layer
+from mpelu.graph.ops import kind_of
 from mpelu.init.activations import Activation, remembered
 from mpelu.init.critical import as_function
-from mpelu.init.layers import Layer
 from mpelu.init.operations import added_signals
 from mpelu.init.signal import Signal
 from mpelu.init.values import average
@@ -163,12 +164,9 @@ def _place(
         can_change = isinstance(call.target, MPELU) and _is_trained(call.target)
         module = call.target if can_change else None
         return _Place(call.fed_by[:1], (), module, map_of(before[0]))  # type: ignore[arg-type]
-    if len(call.fed_by) > 1 and (added_signals(call) or call.name in _JOINS):
+    if len(call.fed_by) > 1 and (added_signals(call) or kind_of(call) == "join"):
         return _Place(call.fed_by, tuple(average(signals[each].second) for each in call.fed_by))
     return _Place(call.fed_by)
-
-
-_JOINS = ("cat", "concat", "concatenate", "stack")
 
 
 def _is_trained(module: MPELU) -> bool:

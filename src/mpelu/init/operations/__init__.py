@@ -8,12 +8,11 @@ said in the report.
 from mpelu.init.operations import aten, pooling, products  # noqa: F401  (registers their rules)
 from mpelu.init.operations.arithmetic import added_signals
 from mpelu.init.operations.calls import is_known, propagate
-from mpelu.init.operations.norms import NORMS, ends_in_norm, normalizes
+from mpelu.init.operations.norms import ends_in_norm, normalizes
 from mpelu.init.operations.registry import Step, register_operation
 from mpelu.init.operations.shape import pads_zeros
 
 __all__ = [
-    "NORMS",
     "Step",
     "added_signals",
     "ends_in_norm",

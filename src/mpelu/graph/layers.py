@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mpelu.graph import Call, Ref
-from mpelu.init.rules import fans
+from mpelu.graph.calls import Call, Ref
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,14 @@ def layer_of(call: Call) -> Layer | None:
     except TypeError:  # a callable that can't be hashed
         return None
     return None if rule is None else rule(call)
+
+
+def fans(weight: Tensor, groups: int = 1, transposed: bool = False) -> tuple[int, int]:
+    """How many inputs feed an output of the layer, and how many outputs an input feeds."""
+    per_group = weight.size(0) // groups
+    receptive = math.prod(weight.shape[2:])
+    inputs, outputs = (per_group, weight.size(1)) if transposed else (weight.size(1), per_group)
+    return inputs * receptive, outputs * receptive
 
 
 def _by_axis(value: int | Sequence[int], dims: int) -> tuple[int, ...]:

@@ -1,0 +1,258 @@
+"""Which dimension of a tensor has the channels: that which its layer made, wherever it goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import batchnorm, conv, instancenorm
+
+from mpelu.graph.calls import Call, Ref
+from mpelu.graph.ops import KINDS, MOVES, kind_of, operation_of
+
+
+def find_channels(calls: Sequence[Call]) -> list[Channels | None]:
+    """Where the output of each call has its channels; None where nothing tells.
+
+    Where nothing before an activation tells, the layer after it does.
+    """
+    found: list[Channels | None] = []
+    inputs = (call.shape for call in calls if call.target is None and call.shape)
+    batch = next((max(shape[0], 1) for shape in inputs), 1)
+    for call in calls:
+        found.append(_after(call, calls, found, batch))
+    return _from_consumers(calls, found)
+
+
+def _after(
+    call: Call, calls: Sequence[Call], found: Sequence[Channels | None], batch: int
+) -> Channels | None:
+    if call.target is None:
+        return _of_input(call)
+    made = _made_by(call, calls, found)
+    if made is not None:
+        return made
+    fed = [index for index in call.fed_by if found[index] is not None]
+    if not fed or _is_product(call):
+        return None
+    # The one that looks most like the output, such as x in x * gate.
+    first = next((index for index in fed if calls[index].shape == call.shape), fed[0])
+    before = found[first]
+    assert before is not None
+    return carried(call, before, calls[first].shape, batch)
+
+
+def _of_input(call: Call) -> Channels | None:
+    """Images have their channels in dimension 1, features alone in the last."""
+    ndim = 0 if call.shape is None else len(call.shape)
+    if ndim == 3 or ndim == 0:
+        return None
+    return Channels(1 if ndim > 3 else -1, f"guessed for input of {ndim} dimensions")
+
+
+def _made_by(
+    call: Call, calls: Sequence[Call], found: Sequence[Channels | None]
+) -> Channels | None:
+    """The channels that a layer makes, whatever comes in."""
+    target, name = call.target, call.name
+    if isinstance(target, nn.Module):
+        label = f"{name} ({type(target).__name__})"
+        if isinstance(target, conv._ConvNd):
+            return Channels(_conv_dim(call, target.weight.dim() - 2), label)
+        if isinstance(target, (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, nn.RNNBase)):
+            return Channels(-1, label)
+        if isinstance(target, (nn.LayerNorm, nn.RMSNorm)):
+            return Channels(-1, label) if len(target.normalized_shape) == 1 else None
+        if isinstance(target, (batchnorm._BatchNorm, instancenorm._InstanceNorm, nn.GroupNorm)):
+            return Channels(1, label)
+        return None
+    if _is_product(call):
+        return _of_product(call, calls, found)
+    kind = kind_of(call)
+    if kind == "convolution":
+        return Channels(_conv_dim(call, int(name[-2])), name)
+    if kind in ("linear", "layer norm"):
+        return Channels(-1, name)
+    return Channels(1, name) if kind == "batch norm" else None
+
+
+def _conv_dim(call: Call, spatial: int) -> int:
+    """1, or 0 for an image without a batch."""
+    return 1 if call.shape is None else len(call.shape) - spatial - 1
+
+
+def _is_product(call: Call) -> bool:
+    """Whether it multiplies matrices of which both may be data."""
+    return kind_of(call) == "product" or _has_data_for_weight(call)
+
+
+def _has_data_for_weight(call: Call) -> bool:
+    """As linear(h, h) has, which makes as many channels as there are rows in the batch."""
+    if isinstance(call.target, nn.Module):
+        return False
+    is_layer = call.name == "linear" or kind_of(call) == "convolution"
+    return is_layer and isinstance(call.argument(1, "weight"), Ref)
+
+
+def _of_product(
+    call: Call, calls: Sequence[Call], found: Sequence[Channels | None]
+) -> Channels | None:
+    """A product with a weight on the right makes new channels; one with data keeps its last."""
+    if call.name == "einsum" or _has_data_for_weight(call) or len(call.args) < 2:
+        return None
+    right = (
+        call.args[2] if call.name in ("addmm", "baddbmm") and len(call.args) > 2 else call.args[1]
+    )
+    if not isinstance(right, Ref):
+        return Channels(-1, call.name)
+    before, shape = found[right.index], calls[right.index].shape
+    if before is None or shape is None or before.position(len(shape)) != len(shape) - 1:
+        return None
+    return Channels(-1, before.source)
+
+
+def _from_consumers(calls: Sequence[Call], found: list[Channels | None]) -> list[Channels | None]:
+    """Fills gaps by what the layers that take an output expect, from back to front."""
+    expected = list(found)
+    for index, call in reversed(list(enumerate(calls))):
+        if not call.fed_by or expected[call.fed_by[0]] is not None:
+            continue
+        source = call.fed_by[0]
+        wanted = _wanted(call)
+        if wanted is None and found[index] is None and call.shape == calls[source].shape:
+            wanted = expected[index]
+        expected[source] = wanted
+    return expected
+
+
+def _wanted(call: Call) -> Channels | None:
+    """Where a layer expects the channels of its input."""
+    made = None if _is_product(call) else _made_by(call, (), ())
+    return None if made is None else Channels(made.dim, f"{made.source}, which takes it")
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Where the channels of a tensor are."""
+
+    dim: int
+    """-1 for the last dimension, the position of any other."""
+    source: str
+    """What says so: the path of a layer, or a guess in words."""
+
+    def position(self, ndim: int) -> int:
+        return self.dim % ndim
+
+
+def carried(call: Call, before: Channels, shape: torch.Size | None, batch: int) -> Channels | None:
+    """Where a call that makes no channels of its own puts those that come in."""
+    if shape is None or call.shape is None:  # one of several outputs, or nothing is known of shapes
+        return _carried_blindly(call, before)
+    old, new, position = len(shape), len(call.shape), before.position(len(shape))
+    operation = operation_of(call)
+    if kind_of(call) == "reshape" and shape != call.shape:
+        return _reshaped(before, shape, call.shape, batch)
+    order = _order(call, old)
+    if order is not None:
+        return _at(order.index(position), new, before)
+    if new == old:
+        return before
+    if operation == "unsqueeze":
+        inserted = call.argument(1, "dim") % new
+        return _at(position + (inserted <= position), new, before)
+    if position == old - 1 and call.shape[-1:] == shape[-1:]:
+        return Channels(-1, before.source)
+    if position < new and call.shape[position] == shape[position]:
+        return _at(position, new, before)
+    return None
+
+
+def _carried_blindly(call: Call, before: Channels) -> Channels | None:
+    """The same without shapes, as far as that goes."""
+    operation = operation_of(call)
+    if operation == "permute":
+        ndim = len(_given(call))
+        return _at(_permuted(call, ndim).index(before.position(ndim)), ndim, before)
+    if operation in ("transpose", "swapaxes") and set(_given(call)) == {1, -1}:
+        return Channels({1: -1, -1: 1}.get(before.dim, before.dim), before.source)
+    if operation == "flatten":
+        layer: Any = call.target
+        start = getattr(layer, "start_dim", None) or call.argument(1, "start_dim", 0)
+        if start == 0:  # with the batch
+            return None
+        return before if before.dim == 1 and start > 1 else Channels(-1, before.source)
+    return None if kind_of(call) in MOVES else before
+
+
+def _at(position: int, ndim: int, before: Channels) -> Channels:
+    is_last = position == ndim - 1 and (ndim > 2 or before.dim == -1)
+    return Channels(-1 if is_last else position, before.source)
+
+
+def _given(call: Call) -> list[int]:
+    """The dimensions that a call names, be it one by one or as a tuple."""
+    values = [*call.args[1:], *call.kwargs.values()]
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        values = list(values[0])
+    return [value for value in values if isinstance(value, int)]
+
+
+def _permuted(call: Call, ndim: int) -> list[int]:
+    return [dim % ndim for dim in _given(call)]
+
+
+def _order(call: Call, ndim: int) -> list[int] | None:
+    """For calls that exchange dimensions: which old one stands at each position."""
+    order = list(range(ndim))
+    if call.name == "permute":
+        return _permuted(call, ndim)
+    if call.name == "T":
+        return order[::-1]
+    pair = [-2, -1] if call.name in ("t", "mT", "mH", "H", "adjoint") else _given(call)
+    if call.name.replace("_", "").lower() not in KINDS["exchange"] or len(pair) != 2 or ndim < 2:
+        return None
+    one, other = (each % ndim for each in pair)
+    if call.name in ("movedim", "moveaxis"):
+        order.insert(other, order.pop(one))
+    else:
+        order[one], order[other] = order[other], order[one]
+    return order
+
+
+def _reshaped(before: Channels, old: torch.Size, new: torch.Size, batch: int) -> Channels | None:
+    """By the number of elements in front: the same dimension, one that took it up, or a part.
+
+    None if it took up the batch as well, whose size is another the next time.
+    """
+    found = _by_elements(before, old, new)
+    if found is None or before.position(len(old)) == 0:
+        return found
+    position, size = found.position(len(new)), old[before.position(len(old))]
+    in_front = math.prod(new[:position])
+    is_whole = in_front % batch == 0 or in_front % max(old[0], 1) == 0
+    has_batch = position == 0 or (new[position] > size and not is_whole)
+    return None if has_batch else found
+
+
+def _by_elements(before: Channels, old: torch.Size, new: torch.Size) -> Channels | None:
+    position = before.position(len(old))
+    size, front = old[position], math.prod(old[:position])
+    ahead = [math.prod(new[:index]) for index in range(len(new))]
+    through = [front_of_new * length for front_of_new, length in zip(ahead, new, strict=True)]
+    same = [i for i in range(len(new)) if ahead[i] == front and new[i] == size]
+    if same:
+        return _at(same[-1], len(new), before)
+    for index in range(len(new)):  # merged with what follows, as before a classifier, or precedes
+        starts, ends = ahead[index] == front, through[index] == front * size
+        if new[index] > size and (starts or ends):
+            return _at(index, len(new), before)
+    for index in range(len(new)):  # split, as into heads: the last part
+        if through[index] == front * size and new[index] < size:
+            return Channels(
+                _at(index, len(new), before).dim, f"guessed from a part of {before.source}"
+            )
+    return None

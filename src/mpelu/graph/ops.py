@@ -1,0 +1,145 @@
+"""Facts about torch's operations, once: of what kind each is, and which sign it keeps.
+
+Operations are looked up by their plain name: that of a function, method or module class in lower
+case without underscores, so that F.layer_norm and nn.LayerNorm are one operation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import batchnorm, instancenorm, normalization
+
+from mpelu.graph.calls import Call, name_of
+
+NORMS = (
+    batchnorm._BatchNorm,
+    instancenorm._InstanceNorm,
+    normalization.GroupNorm,
+    normalization.LayerNorm,
+    normalization.RMSNorm,
+)
+"""Classes of modules that set the scale of a signal."""
+
+
+def plain_name(target: Any) -> str:
+    """Name of a function or of a module's class, in lower case without underscores."""
+    name = type(target).__name__ if isinstance(target, nn.Module) else name_of(target)
+    return name.replace("_", "").lower()
+
+
+def operation_of(call: Call) -> str:
+    """The plain name of what a call runs."""
+    is_module = isinstance(call.target, nn.Module)
+    return (type(call.target).__name__ if is_module else call.name).replace("_", "").lower()
+
+
+def kind_of(call: Call) -> str | None:
+    """Of what kind a call is, by `KINDS`; None for any other."""
+    return _KIND_OF.get(operation_of(call))
+
+
+def _each(pattern: str) -> list[str]:
+    """The pattern for one, two and three dimensions."""
+    return [pattern.format(dims) for dims in (1, 2, 3)]
+
+
+KINDS: dict[str, tuple[str, ...]] = {
+    # The same values in another shape, in the same order.
+    "reshape": ("view", "reshape", "flatten", "unflatten", "viewas", "reshapeas", "ravel"),
+    # The same values with axes in another order.
+    "exchange": (
+        "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "mt", "mh", "h", "adjoint",
+        "permute",
+    ),
+    # Some or all of the values, with axes added, removed or made longer.
+    "view": (
+        "unsqueeze", "squeeze", "getitem", "select", "expand", "expandas", "broadcastto",
+        "broadcasttensors", "narrow", "diagonal", "unfold",
+    ),
+    # The same values again, in another type or place, or some of them dropped.
+    "copy": (
+        "identity", "contiguous", "clone", "detach", "to", "type", "typeas", "float", "double",
+        "half", "bfloat16", "cpu", "cuda", "dropout", *_each("dropout{}d"), "droppath",
+        "alphadropout",
+    ),
+    # Values moved or chosen by indices.
+    "index": (
+        "repeat", "repeatinterleave", "tile", "pad", "roll", "flip", "indexselect", "index",
+        "gather", "take", "takealongdim", "maskedselect", "maskedfill", "setitem", "scatter",
+        "scatteradd", "scatterreduce", "indexadd", "indexput", "tril", "triu", "diag", "diagembed",
+        "fold", "pixelshuffle", "pixelunshuffle", "interpolate", "upsample",
+    ),
+    "join": ("cat", "concat", "concatenate", "stack", "hstack", "vstack"),
+    "split": ("chunk", "split", "splitwithsizes", "tensorsplit", "unbind", "meshgrid"),
+    "add": ("add", "iadd", "radd"),
+    "subtract": ("sub", "isub", "rsub"),
+    "multiply": ("mul", "multiply", "imul", "rmul"),
+    "divide": ("div", "divide", "truediv", "itruediv", "truedivide", "rdiv", "reciprocal"),
+    "product": (
+        "matmul", "rmatmul", "imatmul", "mm", "bmm", "mv", "dot", "inner", "outer", "addmm",
+        "baddbmm", "einsum",
+    ),
+    "linear": ("linear", "embedding"),
+    "convolution": (*_each("conv{}d"), *_each("convtranspose{}d")),
+    "attention": ("scaleddotproductattention",),
+    "batch norm": (
+        "batchnorm", *_each("batchnorm{}d"), "syncbatchnorm", "groupnorm", "instancenorm",
+        *_each("instancenorm{}d"),
+    ),
+    "layer norm": ("layernorm", "rmsnorm"),
+    "average": (
+        *_each("avgpool{}d"), *_each("adaptiveavgpool{}d"), "mean", "nanmean",
+    ),
+    "maximum": (
+        *_each("maxpool{}d"), *_each("adaptivemaxpool{}d"), "amax", "amin", "aminmax", "max", "min",
+        "median", "maximum", "minimum", "fmax", "fmin",
+    ),
+    "total": ("sum", "nansum", "cumsum", "prod", "cumprod", "trace"),
+    "where": ("where", "addcmul", "lerp"),
+    # New tensors of the shape or the type of another.
+    "create": (
+        "zeroslike", "oneslike", "emptylike", "fulllike", "randlike", "randnlike", "newzeros",
+        "newones", "newempty", "newfull", "newtensor",
+    ),
+}  # fmt: skip
+_KIND_OF = {name: kind for kind, names in KINDS.items() for name in names}
+
+MOVES = ("reshape", "exchange", "view")
+"""Kinds that move values and leave them as they are."""
+ADDITIONS = ("add", "subtract")
+ARITHMETIC = (*ADDITIONS, "multiply", "divide")
+MIXES = (*ARITHMETIC, "where", "join", "product", "attention")
+"""Kinds to whose output all arguments give values. Arguments of others, such as regions of
+interest, say what is to be done with the first."""
+
+SIGN_KEPT = frozenset(
+    name
+    for kind in (*MOVES, "copy", "index", "join", "split", "add", "divide", "average", "maximum",
+                 "total")
+    for name in KINDS[kind]
+) | {"where", "clampmax", "tanh", "normalize"}  # fmt: skip
+"""What makes numbers that aren't negative of such numbers, and others of others."""
+
+DIVIDES, COMPARES, TAKES_LOGARITHM = "divides by", "checks the sign of", "takes the logarithm of"
+TAKES_ROOT, DRAWS = "takes the square root of", "draws with"
+
+NOT_NEGATIVE: dict[str, tuple[int, str, str]] = {
+    **dict.fromkeys(["div", "divide", "itruediv", "truediv", "truedivide"], (1, "other", DIVIDES)),
+    **dict.fromkeys(["rdiv", "reciprocal"], (0, "input", DIVIDES)),
+    "addcdiv": (2, "tensor2", DIVIDES),
+    **dict.fromkeys(["ge", "gt"], (0, "input", COMPARES)),
+    **dict.fromkeys(
+        ["binarycrossentropy", "log", "log10", "log1p", "log2"], (0, "input", TAKES_LOGARITHM)
+    ),
+    "xlogy": (1, "other", TAKES_LOGARITHM),
+    **dict.fromkeys(["rsqrt", "sqrt"], (0, "input", TAKES_ROOT)),
+    **dict.fromkeys(
+        ["bernoulli", "multinomial", "poisson", "sampledirichlet", "standardgamma"],
+        (0, "input", DRAWS),
+    ),
+    "normal": (1, "std", DRAWS),
+}
+"""Operations with an argument that must not be negative: its position, its name, and what they do
+with it."""
