@@ -13,7 +13,7 @@ from torch import nn
 import mpelu
 from mpelu import theory
 from mpelu.activations import describe
-from mpelu.activations.elementwise import ElementwiseFunction, exponential, leaky
+from mpelu.elementwise import ElementwiseFunction, exponential, leaky
 
 mpmath = pytest.importorskip("mpmath")
 SHAPES = [(1.0, 1.0), (2.5, 0.4), (20.0, 0.05), (0.3, 7.0)]
@@ -126,7 +126,7 @@ def test_relu_has_the_arc_cosine_kernel() -> None:
 def test_quadrature_for_any_function_agrees_with_the_closed_form(module: nn.Module) -> None:
     closed = describe(module)
     assert closed is not None
-    general = ElementwiseFunction(apply=closed.apply)
+    general = ElementwiseFunction(name="any", apply=closed.apply)
     for c in (-0.5, 0.3, 0.9):
         for one in (theory.covariance, theory.slope_covariance):
             assert one(general, c).item() == pytest.approx(one(closed, c).item(), rel=1e-9)
@@ -164,7 +164,10 @@ def test_quadrature_minds_every_kink_that_matters(module: nn.Module, variance: f
         weight = torch.exp(-(z**2) / 2)
         expected = ((weight * moved(sigma * z)).sum() / weight.sum()).item() ** 2
         shifted = ElementwiseFunction(
-            apply=moved, channels=1, kinks=tuple(kink + place for place in (-3.0, 0.0, 3.0))
+            name="moved",
+            apply=moved,
+            channels=1,
+            kinks=tuple(kink + place for place in (-3.0, 0.0, 3.0)),
         )
         found = theory.covariance(shifted, 0.0, 0.0, variance).item()
         assert found == pytest.approx(expected, rel=2e-6, abs=1e-9 * variance)
@@ -231,7 +234,7 @@ def test_the_tabulated_map_is_the_map(critical: bool) -> None:
     for function in (exponential(1 / 0.3, 0.3), exponential(1.0, 1.0), leaky(0.0)):
         expected = theory.correlation_map(function, c)
         if critical:
-            share = (function.moments()[1] / function.squared_slope()).item()
+            share = function.moments()[1] / function.squared_slope()
             expected = share * expected + 1 - share
         step = theory.tabulated_map(function, critical)
         found = torch.tensor([step(each) for each in c.tolist()], dtype=torch.float64)

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from mpelu import theory
-from mpelu.activations.elementwise import exponential, leaky
+from mpelu.elementwise import average, exponential, leaky
 from mpelu.lab.run import folder as runs
 from mpelu.lab.studies import find
 from mpelu.lab.studies.evidence import depth
@@ -140,12 +140,12 @@ def draw_theory() -> Figure:
             value = step(value)
             line.append(value)
         two.plot(line, color=color, label=label)
-        weight = (1 / function.moments()[1]).item()
+        weight = 1 / average(function.moments()[1])
         if critical:
             found = theory.critical_variances(function)
             assert found is not None
             weight = found[0]
-        chi = weight * function.squared_slope().item()
+        chi = weight * average(function.squared_slope())
         three.semilogy([chi**layers for layers in range(101)], color=color)
     one.set(xlabel="correlation before", ylabel="correlation after", title="One layer")
     two.set(xlabel="layer", ylabel="correlation", title="Two unrelated inputs", ylim=(0, 1))

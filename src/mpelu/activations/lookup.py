@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,7 @@ from mpelu.activations.table import TABLE
 if TYPE_CHECKING:
     from torch import nn
 
-    from mpelu.activations.elementwise import ElementwiseFunction
+    from mpelu.elementwise import ElementwiseFunction
 
 
 class ActivationParameter(NamedTuple):
@@ -197,28 +197,62 @@ def learnable_parameters(model: nn.Module) -> Iterator[ActivationParameter]:
             yield ActivationParameter(name, parameter, about.kind, record.label_of(about))
 
 
-def describe(module: nn.Module) -> ElementwiseFunction | None:
-    """The function that a module computes: its slopes at zero and its moments.
+def describe(activation: nn.Module | str) -> ElementwiseFunction | None:
+    """The elementwise function that a module computes, with its slopes at zero and its moments.
 
     In closed form where the table has one; otherwise a copy of the module is run.
+
+    Args:
+        activation: a module, or the name of an activation of the table or of torch.nn, such as
+            "relu" or "tanh".
 
     Returns:
         None if the module isn't elementwise or has no values (lazy or meta).
 
+    Raises:
+        ValueError: if no elementwise activation has that name.
+
     Example:
         >>> mean, second = describe(torch.nn.ReLU()).moments()
-        >>> round(second.item(), 4)
+        >>> round(second, 4)
         0.5
-        >>> round(describe(torch.nn.GELU()).squared_slope().item(), 4)
+        >>> round(describe("gelu").squared_slope(), 4)
         0.4559
     """
+    from torch.nn.modules.batchnorm import _NormBase
     from torch.nn.parameter import is_lazy
 
-    from mpelu.activations.elementwise import probe
+    from mpelu.graph.probe import elementwise
 
-    if any(is_lazy(each) or each.is_meta for each in module.parameters()):
+    if isinstance(activation, str):
+        return _named(activation)
+    if any(is_lazy(each) or each.is_meta for each in activation.parameters()):
         return None
-    return known_function(module) or probe(module)
+    # A norm layer looks elementwise in evaluation mode.
+    if any(isinstance(each, _NormBase) for each in activation.modules()):
+        return None
+    return known_function(activation) or elementwise(activation)
+
+
+def _named(name: str) -> ElementwiseFunction:
+    from torch import nn
+
+    from mpelu.elementwise import LINEAR
+
+    plain = name.replace("_", "").lower()
+    if plain in ("linear", "identity"):
+        return LINEAR
+    builders: dict[str, Callable[[], nn.Module]] = {
+        each.lower(): getattr(nn, each) for each in nn.modules.activation.__all__
+    }
+    builders |= {each.replace("_", ""): partial(TABLE[each].make, 1) for each in TABLE}
+    try:
+        found = describe(builders[plain]())
+    except (KeyError, TypeError):  # no such name, or one without defaults, such as Threshold
+        found = None
+    if found is None:
+        raise ValueError(f"expected the name of an elementwise activation, got {name!r}")
+    return found
 
 
 def known_function(module: nn.Module) -> ElementwiseFunction | None:
@@ -259,8 +293,10 @@ def slopes_at_zero(record: ActivationRecord, **options: Any) -> tuple[float, flo
     found = describe(record.sample(**given))
     if found is None:
         raise ValueError(f"{record.name}: expected an elementwise activation")
+    from mpelu.elementwise import average
+
     _, below, above = found.at_zero()
-    return below.mean().item(), above.mean().item()
+    return average(below), average(above)
 
 
 def _tried_out(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from mpelu.activations.elementwise import ElementwiseFunction
+    from mpelu.elementwise import ElementwiseFunction
 
 KINDS = {
     "scale": "a height, such as MPELU's alpha",

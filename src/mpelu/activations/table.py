@@ -11,7 +11,7 @@ from mpelu.activations.record import ActivationRecord, LearnableParameter
 if TYPE_CHECKING:
     from torch import nn
 
-    from mpelu.activations.elementwise import ElementwiseFunction
+    from mpelu.elementwise import ElementwiseFunction
 
 # The constants of torch.nn.SELU, which does not export them.
 _SELU_ALPHA = 1.6732632423543772848170429916717
@@ -84,20 +84,21 @@ def _leaky(slope: Callable[[Any], Any]) -> Callable[[Any], ElementwiseFunction]:
     """The function of a module, from its slope below zero."""
 
     def function(module: Any) -> ElementwiseFunction:
-        from mpelu.activations.elementwise import leaky
+        from mpelu.elementwise import leaky
 
-        return leaky(slope(module))
+        return leaky(slope(module), type(module).__name__)
 
     return function
 
 
 def _exponential(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], ElementwiseFunction]:
-    """The function of a module, from its alpha, beta and, if it isn't 1, scale."""
+    """The function of a module, from its alpha, beta and scale (default: 1)."""
 
     def function(module: Any) -> ElementwiseFunction:
-        from mpelu.activations.elementwise import exponential
+        from mpelu.elementwise import exponential
 
-        return exponential(*values(module))
+        alpha, beta, *scale = values(module)
+        return exponential(alpha, beta, scale[0] if scale else 1.0, type(module).__name__)
 
     return function
 
@@ -115,14 +116,13 @@ def _pelu_values(module: Any) -> tuple[Any, Any, Any]:
 
 
 def _srelu_function(module: Any) -> ElementwiseFunction:
-    from mpelu.activations.elementwise import LINEAR, probe
+    from mpelu.elementwise import LINEAR, as_value
+    from mpelu.graph.probe import elementwise
 
-    thresholds = [
-        each.detach().to("cpu").double() for each in (module.left_threshold, module.right_threshold)
-    ]
-    found = probe(module)
+    found = elementwise(module)
     assert found is not None
-    return found if found is LINEAR else replace(found, kinks=tuple(thresholds))
+    thresholds = (module.left_threshold.double(), module.right_threshold.double())
+    return found if found is LINEAR else replace(found, kinks=tuple(map(as_value, thresholds)))
 
 
 _TORCH = "torch.nn.modules.activation"

@@ -85,7 +85,8 @@ def _by_values(module: nn.Module) -> Kind | None:
     if function is None:
         return None
     points = torch.linspace(-8, 8, 1025, dtype=torch.float64).unsqueeze(1)
-    values = function(points)
+    with torch.no_grad():
+        values = function.apply(points)
     for record, known in _candidates():
         off = _distance(values, known(points))
         if off <= SIMILAR:
@@ -111,8 +112,14 @@ def _is_equal(module: nn.Module, known: nn.Module, points: Tensor) -> bool:
     points = torch.cat([points, far, -far])
     for is_training in (False, True):
         copied = isolated(module).cpu().train(is_training)
-        function = elementwise_function(copied, dims=4) or elementwise_function(copied, dims=2)
-        if function is None or not _distance(function(points), known(points)) <= EQUAL:
+        function = elementwise_function(copied, "", dims=4) or elementwise_function(
+            copied, "", dims=2
+        )
+        if function is None:
+            return False
+        with torch.no_grad():
+            off = _distance(function.apply(points), known(points))
+        if not off <= EQUAL:
             return False
     return True
 

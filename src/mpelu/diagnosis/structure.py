@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.diagnosis.inputs import is_measurable
-from mpelu.graph import Call, Ref, elementwise_function, identity, substitute, tensors_in
+from mpelu.elementwise import LINEAR
+from mpelu.graph import Call, Ref, elementwise_function, substitute, tensors_in
 from mpelu.graph.layers import Layer, layer_of
 from mpelu.graph.ops import ARITHMETIC, KINDS, MIXES, MOVES, kind_of, plain_name
 
@@ -301,8 +302,8 @@ def clipping_of(
         output: Tensor = target(*now[0], **now[1])
         return output
 
-    found = elementwise_function(on_noise, 1, values.dim())
-    if found is None or found is identity or not _has_flat_part(on_noise, values.dim()):
+    found = elementwise_function(on_noise, "", 1, values.dim())
+    if found is None or found is LINEAR or not _has_flat_part(on_noise, values.dim()):
         return None
     return CalledActivation(function, values, is_known=False)
 

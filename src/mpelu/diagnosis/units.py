@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import TABLE, describe, find_activation
-from mpelu.activations.elementwise import LINEAR
 from mpelu.diagnosis.inputs import is_measurable
 from mpelu.diagnosis.structure import CalledActivation, Function, clipping_of, with_slopes
+from mpelu.elementwise import LINEAR
 from mpelu.graph import Call, name_of, tensors_in
 from mpelu.graph.probe import isolated
 

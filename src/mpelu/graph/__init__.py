@@ -25,12 +25,8 @@ from mpelu.graph.calls import (
 from mpelu.graph.probe import (
     LEAVES,
     elementwise,
-    elementwise_channels,
     elementwise_function,
-    identity,
     is_opaque,
-    key_of_module,
-    key_of_value,
 )
 from mpelu.graph.recorded import UNKNOWN, Known, record, record_shapes
 from mpelu.graph.state import copied, restored_on_error, snapshot, unchanged, unchanged_on_error
@@ -53,16 +49,12 @@ __all__ = [
     "collector_paused",
     "copied",
     "elementwise",
-    "elementwise_channels",
     "elementwise_function",
     "evaluating",
     "extent",
-    "identity",
     "input_error",
     "is_frozen",
     "is_opaque",
-    "key_of_module",
-    "key_of_value",
     "name_of",
     "reason",
     "record",

@@ -1,19 +1,19 @@
-"""What a module or function does, found out by running it on noise: always a copy of the module."""
+"""What a module or function computes, found out by running it on noise: always on a copy."""
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import types
 import warnings
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from mpelu.elementwise import (
+    LINEAR,
+    ElementwiseFunction,
+    key_of_module,
+    probed,
+)
 from mpelu.gaussian import plain_tensors
 from mpelu.graph.calls import Call, Ref, substitute
 from mpelu.graph.state import copied
@@ -62,126 +62,85 @@ def isolated(module: nn.Module) -> nn.Module:
     return isolate.eval()
 
 
-def elementwise(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
-    """A copy of the module as a function of [points, channels], if each output depends on the
-    input at its own place only.
+def elementwise(module: nn.Module) -> ElementwiseFunction | None:
+    """The function of a module whose outputs depend on the input at their own place only.
+
+    A copy of the module is run in float64. Neither the module nor the state of random number
+    generators changes.
 
     Returns:
-        None if the module has submodules or weight matrices, can't be copied, or isn't elementwise.
+        None if the module has weight matrices or no values (meta), can't be copied, or isn't
+        elementwise; `LINEAR` if it returns its input.
     """
-    if any(True for _ in module.children()) or any(
+    if any(each.is_meta for each in (*module.parameters(), *module.buffers())) or any(
         sum(size > 1 for size in parameter.shape) > 1 for parameter in module.parameters()
     ):
         return None
     try:
         with plain_tensors():
-            isolate = isolated(module).cpu()
+            isolate = isolated(module).to("cpu", torch.float64).requires_grad_(False)
     except Exception:  # modules that can't be copied raise anything
         return None
-    channels = elementwise_channels(module)
+    name, key = type(module).__name__, key_of_module(module)
+    channels = max((parameter.numel() for parameter in module.parameters()), default=1)
     # Its parameters may be shaped for maps or for features alone.
-    return elementwise_function(isolate, channels, 4) or elementwise_function(isolate, channels, 2)
-
-
-def key_of_module(module: nn.Module) -> Hashable | None:
-    """Equal for modules of one class with equal parameters, buffers and attributes.
-
-    None if an attribute has no value that can be compared. Keeps neither module nor class alive.
-    """
-    own = {name: value for name, value in vars(module).items() if name not in _BOOKKEEPING}
-    key = key_of_value(own)
-    return None if key is None else (weakref.ref(type(module)), key)
-
-
-_BOOKKEEPING = vars(nn.Module()).keys() - {"_parameters", "_buffers", "_modules"}
-"""Attributes of every module that don't decide what it computes: hooks and the mode."""
-
-
-def key_of_value(value: Any) -> Hashable | None:
-    """Equal for equal values of one type; None for what can only be compared by identity."""
-    kind = type(value)
-    if value is None or kind in (bool, int, str, bytes, torch.dtype, torch.device, torch.Size):
-        return kind, value
-    if kind is types.BuiltinFunctionType:
-        is_bound = not isinstance(value.__self__, (type(None), type, types.ModuleType))
-        return None if is_bound else (kind, value)
-    if kind in (float, complex):
-        return kind, repr(value)  # tells zeros apart, and not NaNs
-    if kind in (nn.Parameter, Tensor):
-        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
-        if value.layout != torch.strided or value.is_meta or is_wrapped:
-            return None
-        held = value.detach().clone().cpu().resolve_conj().resolve_neg().contiguous()
-        content = ctypes.string_at(held.data_ptr(), held.nbytes) if held.nbytes else b""
-        return kind, value.dtype, value.shape, hashlib.sha256(content).digest()
-    if kind in (tuple, list):
-        items = tuple(map(key_of_value, value))
-    elif kind in (dict, OrderedDict):
-        items = tuple(map(key_of_value, (*value.keys(), *value.values())))
-    elif kind in (set, frozenset):
-        found = frozenset(map(key_of_value, value))
-        return None if None in found else (kind, found)
-    else:
-        return None
-    return None if None in items else (kind, items)
-
-
-def elementwise_channels(module: nn.Module) -> int:
-    """How many channels the parameters of an elementwise module are for; 1 if it has none."""
-    return max((parameter.numel() for parameter in module.parameters()), default=1)
+    for dims in (4, 2):
+        found = elementwise_function(isolate, name, channels, dims, key)
+        if found is not None:
+            return found
+    return None
 
 
 def elementwise_function(
-    function: Callable[[Tensor], Tensor], channels: int = 1, dims: int = 4
-) -> Callable[[Tensor], Tensor] | None:
-    """The function as one of [points, channels], or None if it isn't elementwise.
+    function: Callable[[Tensor], Tensor],
+    name: str,
+    channels: int = 1,
+    dims: int = 4,
+    key: Hashable = None,
+) -> ElementwiseFunction | None:
+    """The same for a function of one tensor.
 
     Args:
         function: takes and returns one tensor, with channels in dimension 1.
-        channels: size of dimension 1 it expects; 1 if any will do.
-        dims: number of dimensions it expects.
+        name: how reports call it.
+        channels: size of dimension 1 that it expects; 1 if any will do.
+        dims: number of dimensions that it expects.
+        key: what decides its values; None if that can't be told.
     """
     with plain_tensors():  # it may be asked for while a model runs on fake tensors
-        return _elementwise_function(function, channels, dims)
+        generator = torch.Generator().manual_seed(0)
+        shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))
+        one, other = (
+            torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2)
+        )
+        kept = torch.rand(shape, generator=generator, dtype=torch.float32) < 0.5
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                outputs = function(one.clone()), function(torch.where(kept, one, other))
+                fewer = function(one[:5].clone())  # fails if it holds a tensor with a batch
+        except Exception:  # whatever a function that isn't made for such a tensor raises
+            return None
+        if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):
+            return None
+        if not isinstance(fewer, Tensor) or fewer.shape != one[:5].shape:
+            return None
+        if torch.equal(outputs[0], one):
+            return LINEAR
+        if not torch.equal(outputs[0][kept], outputs[1][kept]):
+            return None
 
+        def apply(y: Tensor) -> Tensor:
+            spread = y.reshape(*y.shape, *[1] * (dims - 2))
+            with plain_tensors(), torch.random.fork_rng(devices=[]):
+                # A copy: the function may work in place.
+                return function(spread.clone()).reshape(y.shape).to(torch.float64)
 
-def _elementwise_function(
-    function: Callable[[Tensor], Tensor], channels: int, dims: int
-) -> Callable[[Tensor], Tensor] | None:
-    generator = torch.Generator().manual_seed(0)
-    shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))[:dims]
-    one, other = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
-    kept = torch.rand(shape, generator=generator, dtype=torch.float32) < 0.5
-    try:
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng(devices=[]),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")
-            outputs = function(one.clone()), function(torch.where(kept, one, other))
-            fewer = function(one[:5].clone())  # fails if it holds a tensor with a batch
-    except Exception:  # whatever a function not made for such a tensor raises
-        return None
-    if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):
-        return None
-    if not isinstance(fewer, Tensor) or fewer.shape != one[:5].shape:
-        return None
-    if torch.equal(outputs[0], one):
-        return identity
-    if not torch.equal(outputs[0][kept], outputs[1][kept]):
-        return None
-
-    def on_channels(y: Tensor) -> Tensor:
-        spread = y.reshape(*y.shape, *[1] * (dims - 2)) if dims > 2 else y
-        with plain_tensors(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            return function(spread.clone()).detach().reshape(y.shape).to(torch.float64)
-
-    return on_channels
+        return probed(name, apply, channels, key)
 
 
 def is_elementwise_call(call: Call) -> bool:
-    """Whether a function of one tensor is elementwise in it, as called here."""
+    """Whether a function of one tensor is elementwise in it, as it is called here."""
     function = call.target
     if not callable(function) or isinstance(function, nn.Module) or len(call.fed_by) != 1:
         return False
@@ -192,9 +151,4 @@ def is_elementwise_call(call: Call) -> bool:
         return output
 
     dims = 4 if call.shape is None else max(2, len(call.shape))
-    return elementwise_function(on_tensor, 1, dims) is not None
-
-
-def identity(y: Tensor) -> Tensor:
-    """What `elementwise` and `elementwise_function` return for whatever returns its input."""
-    return y
+    return elementwise_function(on_tensor, call.name, 1, dims) is not None

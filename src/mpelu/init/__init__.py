@@ -1,7 +1,7 @@
 """Rules for one weight, a whole network at a call, LSUV, and the paper's residual analysis."""
 
 from mpelu.gaussian import residual_bound, residual_share
-from mpelu.init.activations import activation_moments, gain
+from mpelu.init.factors import gain
 from mpelu.init.initialize import initialize_
 from mpelu.init.lsuv import lsuv_
 from mpelu.init.operations import Step, register_operation
@@ -20,7 +20,6 @@ __all__ = [
     "Row",
     "Signal",
     "Step",
-    "activation_moments",
     "exact_normal_",
     "gain",
     "gaussian_",

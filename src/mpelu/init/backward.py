@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from mpelu.elementwise import average
 from mpelu.graph import Call
 from mpelu.graph.layers import Layer
 from mpelu.graph.ops import NORMS, kind_of
-from mpelu.init.critical import squared_slope
 from mpelu.init.plan import Plan
 from mpelu.init.signal import Signal
-from mpelu.init.values import average
 
 
 def gradient_variances(
@@ -56,8 +55,7 @@ def gradient_variances(
 
 def chi_of(plan: Plan, layer: Layer, signal: Signal) -> float:
     """The factor of the gradient's variance over a layer and the activation before it."""
-    slope = 1.0 if signal.before is None else squared_slope(*signal.before)
-    return average(plan.std**2) * layer.fan_in * plan.reached * slope
+    return average(plan.std**2) * layer.fan_in * plan.reached * signal.slope_before
 
 
 def _over_layer(layer: Layer, plan: Plan | None) -> float | None:
@@ -74,7 +72,7 @@ def _over_operation(
     """The same for any other call."""
     call, before = calls[index], signals[index].before
     if before is not None and before is not signals[fed].before:
-        return squared_slope(*before)
+        return signals[index].slope_before
     if isinstance(call.target, NORMS):
         variance = average(signals[fed].variance)
         return 1 / variance if variance > 0 else None

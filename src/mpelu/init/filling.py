@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _NormBase
 
+from mpelu.elementwise import average
 from mpelu.graph import Weights, is_frozen
 from mpelu.graph.ops import NORMS
 from mpelu.graph.weights import is_zero
@@ -17,7 +18,6 @@ from mpelu.init.orthogonal import fill_orthogonal_
 from mpelu.init.outputs import deviation
 from mpelu.init.plan import Plan
 from mpelu.init.rules import GAUSSIAN_STD, fill_
-from mpelu.init.values import average
 
 
 def fill_all_(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpelu.elementwise import average
 from mpelu.graph import (
     Call,
     Inputs,
@@ -37,7 +38,6 @@ from mpelu.init.plan import (
     Plan,
 )
 from mpelu.init.rules import limits
-from mpelu.init.values import average
 
 TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from mpelu.elementwise import Value, as_value, average, fit
 from mpelu.graph.layers import Layer
 from mpelu.init.signal import Signal
-from mpelu.init.values import Value, as_value, average, fit
 
 TARGET = 1.0
 """Variance of every pre-activation, by the rules that can choose it."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mpelu.elementwise import Value
 from mpelu.init.signal import Note, Source
-from mpelu.init.values import Value
 
 FITTED = ("taylor", "exact", "critical", "msra")
 """Methods that read the moments of what feeds a weight."""

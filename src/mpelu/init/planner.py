@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpelu.elementwise import LINEAR, Value, average
 from mpelu.graph import WEIGHT_HOOKS, Call, Weights
 from mpelu.graph.layers import Layer, layer_of
 from mpelu.graph.weights import is_zero
-from mpelu.init.activations import LINEAR, has_no_tangent, msra_factor, safe_taylor_factor
-from mpelu.init.critical import squared_slope
+from mpelu.init.factors import has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.maps import (
     PADDING_NOTE,
     is_small,
@@ -52,7 +52,6 @@ from mpelu.init.reuse import Key, taken_elsewhere, uses_of
 from mpelu.init.rules import GAUSSIAN_STD, fan_of, limits
 from mpelu.init.signal import Note, Profile, Signal, Source, doubted, flat, padded, resized
 from mpelu.init.tailoring import Tailoring
-from mpelu.init.values import Value, average
 
 
 class Planner:
@@ -389,7 +388,7 @@ class Planner:
         is_shared = self._all_uses[self._keys[index]] > 1
         if is_shared or ends_in_norm(index, self._calls, self._consumers):
             return None
-        variance = 1 / (fan * reached * squared_slope(*signal.before))
+        variance = 1 / (fan * reached * signal.slope_before)
         missing = TARGET - variance * layer.fan_in * reached * average(signal.second)
         return (variance**0.5, max(0.0, missing)) if missing > -1e-6 else None
 

@@ -8,13 +8,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from mpelu.elementwise import LINEAR, average
 from mpelu.gaussian import plain_tensors
 from mpelu.graph import Call, Weights
-from mpelu.init.activations import LINEAR
 from mpelu.init.outputs import TARGET, deviation
 from mpelu.init.plan import Plan
 from mpelu.init.signal import Signal, Source
-from mpelu.init.values import average
 
 _UNITS, _STEPS = 8192, 64
 _FED_BY_INPUT = ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")

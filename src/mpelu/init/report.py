@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpelu.elementwise import Value, average
 from mpelu.graph import Weights
 from mpelu.graph.ops import NORMS
 from mpelu.init.outputs import deviation
 from mpelu.init.plan import OFF, ZERO_NOTE, ZEROS_NOTE, Plan
 from mpelu.init.signal import Note, Source
-from mpelu.init.values import Value, average
 
 WIDTH = 100
 """Columns of a printed report."""

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mpelu.elementwise import average
 from mpelu.graph import Call, Weights, extent, tensors_in
 from mpelu.graph.layers import Layer
 from mpelu.init.operations.products import embedding_weight
 from mpelu.init.outputs import deviation
 from mpelu.init.plan import Plan
-from mpelu.init.values import average
 
 Key = tuple[str, int, torch.Size] | None
 

@@ -9,29 +9,23 @@ the target, C_f(0), wherever in the network they are closest.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mpelu.activations.elementwise import ElementwiseFunction, leaky
-from mpelu.gaussian import plain_tensors
+from mpelu.elementwise import ElementwiseFunction, average, exponential, leaky, remembered
 from mpelu.graph import Call
 from mpelu.graph.layers import Layer
 from mpelu.graph.ops import kind_of
-from mpelu.init.activations import Activation, remembered
-from mpelu.init.critical import as_function
 from mpelu.init.operations import added_signals
 from mpelu.init.signal import Signal
-from mpelu.init.values import average
 from mpelu.modules import MPELU
 from mpelu.theory.shaping import (
     Map,
     beta_for,
-    exponential_map,
     network_correlation,
     tabulated_map,
 )
@@ -89,7 +83,7 @@ class Structure:
         )
         self._critical = critical
 
-        def map_of(activation: Activation) -> Map:
+        def map_of(activation: ElementwiseFunction) -> Map:
             return _map_of(activation, critical) if tailored is None else tailored.map
 
         self._places = [
@@ -150,7 +144,7 @@ def _place(
     layer: Layer | None,
     after: Signal,
     signals: Sequence[Signal],
-    map_of: Callable[[Activation], Map],
+    map_of: Callable[[ElementwiseFunction], Map],
 ) -> _Place:
     if call.target is None or not call.fed_by:
         return _Place()
@@ -173,37 +167,23 @@ def _is_trained(module: MPELU) -> bool:
     return module.alpha.requires_grad and module.beta.requires_grad
 
 
-def _map_of(activation: Activation, critical: bool) -> Map:
-    """Of an activation as it is; parameters that differ by channel are averaged."""
+def _map_of(activation: ElementwiseFunction, critical: bool) -> Map:
+    """Map of an activation as it is; parameters that differ by channel are averaged."""
     if activation.slope is not None:
-        return _leaky_map(average(activation.slope), critical)
-    if activation.alpha is not None and activation.beta is not None:
-        return exponential_map(average(activation.alpha), average(activation.beta), critical)
-    return remembered(
-        _other_maps, activation.key, (critical,), lambda: _other_map(activation, critical)
-    )
-
-
-@lru_cache(maxsize=256)
-@plain_tensors()
-def _leaky_map(slope: float, critical: bool) -> Map:
-    return tabulated_map(leaky(slope), critical)
-
-
-_other_maps: dict[Hashable, Map] = {}
-
-
-def _other_map(activation: Activation, critical: bool) -> Map:
-    function = as_function(activation)
-    if function.channels > 1:  # the first channel stands for all
-        channels = function.channels
+        activation = leaky(average(activation.slope))
+    elif activation.alpha is not None and activation.beta is not None:
+        activation = exponential(average(activation.alpha), average(activation.beta))
+    elif activation.channels > 1:  # the first channel stands for all
+        whole = activation
 
         def first(y: torch.Tensor) -> torch.Tensor:
-            flat = y.reshape(-1, 1).expand(-1, channels)
-            return function.apply(flat)[:, 0].reshape(y.shape)
+            flat = y.reshape(-1, 1).expand(-1, whole.channels)
+            return whole.apply(flat)[:, 0].reshape(y.shape)
 
-        function = ElementwiseFunction(apply=first, kinks=function.kinks)
-    return tabulated_map(function, critical)
+        activation = replace(whole, apply=first, channels=1)
+    return remembered(
+        ("map", activation.key), (critical,), lambda: tabulated_map(activation, critical)
+    )
 
 
 @contextlib.contextmanager

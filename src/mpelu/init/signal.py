@@ -14,9 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mpelu.elementwise import (
+    LINEAR,
+    ElementwiseFunction,
+    Value,
+    as_value,
+    average,
+    fit,
+    size_of,
+)
 from mpelu.graph import Call
-from mpelu.init.activations import LINEAR, Activation, gaussian_moments, sensitivity
-from mpelu.init.values import Value, as_value, average, fit, size_of
 
 NEGLIGIBLE = 30.0
 """First-order rules ignore an addend whose second moment is smaller than the other's by this."""
@@ -45,7 +52,7 @@ class Source:
     """Where a signal comes from: an activation, an input, or an operation without a rule."""
 
     name: str
-    activation: Activation
+    activation: ElementwiseFunction
     is_operation: bool = False
     """Whether it is a step of a computation, and neither an activation nor a layer."""
 
@@ -60,7 +67,7 @@ class Signal:
     """What a first-order rule takes for the second moment."""
     sources: tuple[Source, ...]
     channels: int | None = None
-    before: tuple[Activation, Value, Value] | None = None
+    before: tuple[ElementwiseFunction, Value, Value] | None = None
     """For the output of an activation: the activation, and the mean and variance of its input."""
     layer: int | None = None
     """Index of the call of the layer whose output this is, up to operations that keep it."""
@@ -75,12 +82,22 @@ class Signal:
         return self.variance + self.mean**2
 
     @property
+    def slope_before(self) -> float:
+        """E[f'^2] of the activation `before`, averaged over channels; 1 without one."""
+        if self.before is None:
+            return 1.0
+        activation, mean, variance = self.before
+        if not isinstance(variance, Tensor):
+            variance = round(variance, 9) or variance  # layers of a shape share a calculation
+        return average(activation.squared_slope(mean, variance))
+
+    @property
     def overall_variance(self) -> float:
         """Over all channels together."""
         return average(self.second) - average(self.mean) ** 2
 
 
-Factor = Callable[[Activation], Value]
+Factor = Callable[[ElementwiseFunction], Value]
 
 
 def input_signal(call: Call) -> Signal:
@@ -146,7 +163,7 @@ def mixed(signal: Signal) -> Signal:
     )
 
 
-def activated(signal: Signal, name: str, activation: Activation, factor: Factor) -> Signal:
+def activated(signal: Signal, name: str, activation: ElementwiseFunction, factor: Factor) -> Signal:
     """The signal after an activation."""
     if activation is LINEAR:
         return signal
@@ -156,8 +173,8 @@ def activated(signal: Signal, name: str, activation: Activation, factor: Factor)
     mean, variance = signal.mean, signal.variance
     if activation.channels > 1:
         mean, variance = fit(mean, activation.channels), fit(variance, activation.channels)
-    first, variance_after = gaussian_moments(activation, mean, variance)
-    growth = signal.growth * sensitivity(activation, average(variance))
+    first, variance_after = _spread(activation, mean, variance)
+    growth = signal.growth * activation.sensitivity(average(variance))
     by_rule = factor(activation)
     after = Signal(
         first,
@@ -172,6 +189,15 @@ def activated(signal: Signal, name: str, activation: Activation, factor: Factor)
     if growth > UNSTABLE:
         return doubted(after, UNSTABLE_NOTE)
     return after
+
+
+def _spread(
+    activation: ElementwiseFunction, mean: Value, variance: Value, maximum_of: int = 1
+) -> tuple[Value, Value]:
+    """Mean and variance after an activation."""
+    first, second = activation.moments(mean, variance, maximum_of=maximum_of)
+    spread = second - first**2
+    return first, spread.clamp(min=0) if isinstance(spread, Tensor) else max(0.0, spread)
 
 
 def added(one: Signal, other: Signal, sign: int = 1) -> Signal:
@@ -252,7 +278,7 @@ def pooled(signal: Signal, kind: str, count: int) -> Signal:
     if kind == "avg":
         return replace(signal, variance=signal.variance / count, before=None, layer=None)
     activation, mean, variance = signal.before or (LINEAR, signal.mean, signal.variance)
-    first, variance_after = gaussian_moments(activation, mean, variance, maximum_of=count)
+    first, variance_after = _spread(activation, mean, variance, maximum_of=count)
     return replace(signal, mean=first, variance=variance_after, before=None, layer=None)
 
 

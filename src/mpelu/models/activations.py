@@ -12,6 +12,7 @@ from torch import nn
 
 from mpelu import activations
 from mpelu.activations import ActivationRecord
+from mpelu.elementwise import average
 
 Factory = Callable[[int], nn.Module]
 
@@ -72,10 +73,10 @@ def _initialization(record: ActivationRecord, options: dict[str, Any]) -> dict[s
     function = activations.describe(record.sample(**options))
     if function is None:
         return {"slope": 0.0}
-    value, left, right = (float(each.mean()) for each in function.at_zero())
+    value, left, right = (average(each) for each in function.at_zero())
     if abs(value) < 1e-9 and abs(right - 1) < 1e-9:
         return {"slope": left}
-    second = float(function.moments()[1].mean())
+    second = average(function.moments()[1])
     # A function that is almost 0 would need weights that are almost infinite.
     return {"slope": None, "second_moment": second} if second > 1e-6 else {"slope": 0.0}
 

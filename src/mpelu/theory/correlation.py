@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mpelu.activations.elementwise import ElementwiseFunction
+from mpelu.elementwise import ElementwiseFunction
 from mpelu.gaussian import (
     HALVINGS,
     gaussian_nodes,

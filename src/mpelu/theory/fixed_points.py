@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mpelu.activations.elementwise import ElementwiseFunction
+import torch
+
+from mpelu.elementwise import ElementwiseFunction, average
 from mpelu.gaussian import quadrature_moments
 from mpelu.slopes import slope_product
 from mpelu.theory.correlation import covariance, slope_covariance
@@ -46,7 +48,7 @@ def next_variance(
         weight_variance: n Var(w) of the layer, n being its number of inputs.
         bias_variance: of its biases.
     """
-    return weight_variance * function.moments(0.0, variance)[1].mean().item() + bias_variance
+    return weight_variance * average(function.moments(0.0, variance)[1]) + bias_variance
 
 
 def critical_variances(
@@ -66,7 +68,7 @@ def critical_variances(
         >>> [round(value, 4) for value in critical_variances(describe(torch.nn.ELU()))]
         [1.4968, 0.0347]
     """
-    weight_variance = 1 / function.squared_slope(0.0, variance).mean().item()
+    weight_variance = 1 / average(function.squared_slope(0.0, variance))
     bias_variance = variance - next_variance(function, variance, weight_variance)
     if bias_variance < -1e-9 * variance:
         return None
@@ -105,7 +107,7 @@ def fixed_point(
             variance_scale=math.nan,
             correlation_scale=math.nan,
         )
-    chi = weight_variance * function.squared_slope(0.0, q).mean().item()
+    chi = weight_variance * average(function.squared_slope(0.0, q))
     c = _correlation(function, weight_variance, bias_variance, q, chi)
     slope = weight_variance * slope_covariance(function, c, 0.0, q).mean().item()
     growth = weight_variance * _product(function, q) / math.sqrt(q)
@@ -128,7 +130,7 @@ def _scale(slope: float) -> float:
 def _product(function: ElementwiseFunction, variance: float) -> float:
     """E[f f' z], sigma times the derivative of E[f^2] by the variance."""
     if function.slope is not None:
-        return function.squared_slope(0.0, variance).mean().item() * math.sqrt(variance)
+        return average(function.squared_slope(0.0, variance)) * math.sqrt(variance)
     if function.alpha is not None and function.beta is not None:
         found = slope_product(function.alpha, function.beta, 0.0, variance) * function.scale**2
         return found.mean().item()
@@ -136,7 +138,7 @@ def _product(function: ElementwiseFunction, variance: float) -> float:
     mean, _ = quadrature_moments(
         lambda y: function.apply(y) * function.derivative(y) * y / sigma,
         0.0,
-        function.moments()[0].new_full((function.channels,), variance),
+        torch.full((function.channels,), variance, dtype=torch.float64, device="cpu"),
         function.kinks,
     )
     return mean.mean().item()

@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import torch
 
-from mpelu.activations.elementwise import ElementwiseFunction, exponential
-from mpelu.gaussian import plain_tensors
+from mpelu.elementwise import ElementwiseFunction, exponential
+from mpelu.gaussian import plain_tensors, to_float64
 from mpelu.theory.correlation import covariance
 
 _DEGREE = 24
@@ -52,11 +52,11 @@ def tabulated_map(
     """
     angles = (torch.arange(_DEGREE, dtype=torch.float64, device="cpu") + 0.5) * math.pi / _DEGREE
     roots = (1 + angles.cos()) / 2
-    first, second = function.moments(mean)
+    first, second = (to_float64(each).reshape(-1) for each in function.moments(mean))
     added = 2 * offset * first + offset**2
     values = (covariance(function, 1 - roots**2, mean) + added) / (second + added)
     if critical:
-        share = (second / function.squared_slope()).clamp(max=1.0)
+        share = (second / to_float64(function.squared_slope())).clamp(max=1.0)
         values = share * values + (1 - share)
     orders = torch.arange(_DEGREE, dtype=torch.float64, device="cpu").unsqueeze(1)
     coefficients = 2 / _DEGREE * (torch.cos(orders * angles) * values).sum(1)

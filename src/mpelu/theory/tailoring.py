@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mpelu.activations.elementwise import exponential
+from mpelu.elementwise import exponential
 from mpelu.gaussian import plain_tensors
 from mpelu.slopes import (
     exponential_mean,

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from mpelu.elementwise import average
 from mpelu.graph import Call, Ref
 from mpelu.init.operations.registry import Step, named, register_operation
 from mpelu.init.signal import Signal, added, constant_signal, multiplied
-from mpelu.init.values import average
 
 
 def _pair(step: Step) -> tuple[Signal, Signal] | None:

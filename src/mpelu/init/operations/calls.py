@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mpelu.activations import describe
 from mpelu.graph import UNKNOWN, Call, is_opaque
 from mpelu.graph.layers import layer_of
-from mpelu.init.activations import describe_module
 from mpelu.init.operations.elementwise import as_operation, elementwise
 from mpelu.init.operations.registry import Step, rule_for
 from mpelu.init.signal import (
@@ -44,7 +44,7 @@ def is_known(call: Call) -> bool:
         return False
     # Asked for while the model runs, so trying a module must not be watched.
     with torch._C.DisableTorchFunction(), _disable_current_modes():
-        return describe_module(call.target) is not None
+        return describe(call.target) is not None
 
 
 def _input(call: Call) -> Signal:
@@ -70,7 +70,7 @@ def _without_rule(step: Step) -> Signal | None:
     if not call.fed_by:
         return None
     if isinstance(target, nn.Module):
-        activation = describe_module(target)
+        activation = describe(target)
         if activation is not None:
             return activated(step.first, call.name, activation, step.factor)
         if not is_opaque(target):

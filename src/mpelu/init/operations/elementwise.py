@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 import mpelu.functional
-from mpelu.graph import Call, Ref, key_of_value, substitute
-from mpelu.init.activations import (
-    Activation,
+from mpelu.activations import describe
+from mpelu.elementwise import (
+    LIKELY_KINKS,
+    ElementwiseFunction,
+    average,
     exponential,
-    find_activation,
+    key_of_value,
     leaky,
-    pointwise,
 )
+from mpelu.graph import Call, Ref, elementwise_function, substitute
 from mpelu.init.operations.registry import Step, named, register_operation
 from mpelu.init.signal import Signal, activated, mixed, multiplied
-from mpelu.init.values import average
 
-_KINKS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0)
 _LARGEST = 1e30
 
 
@@ -40,14 +40,14 @@ def elementwise(step: Step, probe: bool = False) -> Signal | None:
     if probe or has_parameters:
         channels = step.first.channels or 1 if has_parameters else 1
         dims = 4 if call.shape is None else max(2, len(call.shape))
-        activation = pointwise(call.name, on_tensor, channels, dims)
+        activation = elementwise_function(on_tensor, call.name, channels, dims)
     else:
         # A function with a rule is torch's own, so that it and its other arguments say all.
         given = key_of_value(substitute([call.args, call.kwargs], Ref, lambda _: "input"))
-        activation = Activation(
-            call.name,
-            lambda y: on_tensor(y.clone()),
-            kinks=_KINKS,
+        activation = ElementwiseFunction(
+            name=call.name,
+            apply=lambda y: on_tensor(y.clone()),
+            kinks=LIKELY_KINKS,
             key=None if given is None else (function, given),
         )
     if activation is None:
@@ -57,56 +57,61 @@ def elementwise(step: Step, probe: bool = False) -> Signal | None:
     return after if is_finite else None
 
 
+_Describe = Callable[[Call], ElementwiseFunction]
+
+
 def _function(
     *names: str,
-) -> Callable[[Callable[[Call], Activation]], Callable[[Call], Activation]]:
-    def register(describe: Callable[[Call], Activation]) -> Callable[[Call], Activation]:
+) -> Callable[[_Describe], _Describe]:
+    def register(function_of: _Describe) -> _Describe:
         @register_operation(*named(*names))
         def apply(step: Step) -> Signal | None:
             if len(step.call.fed_by) != 1:
                 return None
-            return activated(step.first, step.call.name, describe(step.call), step.factor)
+            return activated(step.first, step.call.name, function_of(step.call), step.factor)
 
-        return describe
+        return function_of
 
     return register
 
 
 @_function("relu")
-def _relu(call: Call) -> Activation:
-    return leaky("relu", 0.0)
+def _relu(call: Call) -> ElementwiseFunction:
+    return leaky(0.0, "relu")
 
 
 @_function("leaky_relu")
-def _leaky_relu(call: Call) -> Activation:
-    return leaky("leaky_relu", call.argument(1, "negative_slope", 0.01))
+def _leaky_relu(call: Call) -> ElementwiseFunction:
+    return leaky(call.argument(1, "negative_slope", 0.01), "leaky_relu")
 
 
 @_function("prelu")
-def _prelu(call: Call) -> Activation:
-    return leaky("prelu", call.argument(1, "weight"))
+def _prelu(call: Call) -> ElementwiseFunction:
+    return leaky(call.argument(1, "weight"), "prelu")
 
 
 @_function("elu")
-def _elu(call: Call) -> Activation:
-    return exponential("elu", call.argument(1, "alpha", 1.0), 1.0)
+def _elu(call: Call) -> ElementwiseFunction:
+    return exponential(call.argument(1, "alpha", 1.0), 1.0, name="elu")
 
 
 @_function("celu")
-def _celu(call: Call) -> Activation:
+def _celu(call: Call) -> ElementwiseFunction:
     alpha = call.argument(1, "alpha", 1.0)
-    return exponential("celu", alpha, 1 / alpha)
+    return exponential(alpha, 1 / alpha, name="celu")
 
 
 @_function("selu")
-def _selu(call: Call) -> Activation:
-    return find_activation("selu", "selu")
+def _selu(call: Call) -> ElementwiseFunction:
+    found = describe("selu")
+    assert found is not None
+    return found
 
 
 @register_operation(mpelu.functional.mpelu)
 def _mpelu(step: Step) -> Signal:
     alpha, beta = step.call.argument(1, "alpha"), step.call.argument(2, "beta")
-    return activated(step.first, "mpelu", exponential("mpelu", alpha, beta), step.factor)
+    return activated(step.first, "mpelu", exponential(alpha, beta, name="mpelu"), step.factor)
 
 
 register_operation(
@@ -162,4 +167,4 @@ def _gated(step: Step) -> Signal:
     return multiplied(mixed(step.first), gate)
 
 
-_SIGMOID = Activation("sigmoid", torch.sigmoid, key=torch.sigmoid)
+_SIGMOID = ElementwiseFunction(name="sigmoid", apply=torch.sigmoid, key=torch.sigmoid)

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn.modules import pooling
 
+from mpelu.elementwise import average
 from mpelu.graph import Call
 from mpelu.init.operations.registry import Step, alone, named, register_operation
 from mpelu.init.signal import Note, Signal, doubted, mixed, pooled
-from mpelu.init.values import average
 
 
 def _count(call: Call, shapes: Sequence[torch.Size | None]) -> int:

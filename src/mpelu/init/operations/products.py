@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpelu.elementwise import LINEAR, ElementwiseFunction, average
 from mpelu.graph import Call, Ref
-from mpelu.init.activations import LINEAR, Activation
 from mpelu.init.operations.registry import Step, alone, named, register_operation, rule_for
 from mpelu.init.recurrent import hidden_second
 from mpelu.init.signal import Signal, Source, constant_signal, contracted, doubted, mixed
-from mpelu.init.values import average
 
 
 @register_operation(*named("matmul", "mm", "bmm", "rmatmul"), Tensor.__matmul__, Tensor.__rmatmul__)
@@ -111,8 +110,12 @@ def embedding_weight(call: Call) -> Tensor | None:
     return weight if isinstance(weight, Tensor) else None
 
 
+def _hidden(name: str) -> ElementwiseFunction:
+    return ElementwiseFunction(name=name, apply=torch.tanh)
+
+
 @register_operation(nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 def _recur(step: Step) -> Signal:
     second = hidden_second(type(step.call.target).__name__.removesuffix("Cell"))
-    source = Source(step.call.name, Activation(type(step.call.target).__name__, torch.tanh))
+    source = Source(step.call.name, _hidden(type(step.call.target).__name__))
     return Signal(0.0, second, second, (source,))

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import dropout, padding
 
+from mpelu.elementwise import LINEAR, average, fit
 from mpelu.graph import Call, Ref
-from mpelu.init.activations import LINEAR
 from mpelu.init.operations.registry import Step, named, register_operation
 from mpelu.init.signal import Note, Signal, Source, concatenated, constant_signal, doubted, mixed
-from mpelu.init.values import average, fit
 
 
 @register_operation(

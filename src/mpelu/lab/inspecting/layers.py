@@ -14,8 +14,7 @@ from torch.nn.modules import conv, dropout, pooling
 from torch.nn.modules.batchnorm import _NormBase
 
 from mpelu.activations import describe, find_activation
-from mpelu.activations.elementwise import LINEAR, ElementwiseFunction
-from mpelu.init.values import Value, as_value
+from mpelu.elementwise import LINEAR, ElementwiseFunction, Value, as_value
 from mpelu.lab.errors import choose
 from mpelu.modules import MIN_BETA
 
