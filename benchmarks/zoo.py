@@ -32,8 +32,7 @@ from torch import Tensor, nn
 
 import mpelu
 from common import RESULTS, write
-from mpelu.graph import arguments, evaluating, record, tensors_in
-from mpelu.graph.layers import layer_of
+from mpelu.graph import arguments, evaluating, layer_of, record, tensors_in
 from mpelu.init.measuring import variance_of
 from zoo_held_out import HELD_OUT
 from zoo_models import ZOO

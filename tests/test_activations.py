@@ -24,7 +24,7 @@ from mpelu import activations, models
 from mpelu.activations import TABLE, describe, find_activation, lookup, resolve
 from mpelu.activations.parametric import PELU, SReLU
 from mpelu.elementwise import ElementwiseFunction, average, exponential, fit
-from mpelu.graph.probe import elementwise
+from mpelu.graph import elementwise
 from mpelu.lab import Config, cli, inspect_run, train
 from mpelu.lab.errors import listed
 from mpelu.lab.inspecting import learned_parameters

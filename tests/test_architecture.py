@@ -78,6 +78,12 @@ def test_the_library_never_imports_the_lab() -> None:
             assert not [name for name in imports(module) if name.startswith("mpelu.lab")], module
 
 
+def test_what_reads_a_model_is_imported_from_the_package_alone() -> None:
+    for module in MODULES:
+        if package(module) != "mpelu.graph":
+            assert not [name for name in imports(module) if name.startswith("mpelu.graph.")], module
+
+
 def test_no_two_classes_share_a_name() -> None:
     names = Counter(
         node.name

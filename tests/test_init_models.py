@@ -442,7 +442,7 @@ def test_attention_runs_as_its_linear_layers() -> None:
 def test_watched_attention_computes_what_the_module_computes(
     batch_first: bool, need_weights: bool, masked: str
 ) -> None:
-    from mpelu.graph.attention import attention_forward
+    from mpelu.graph import attention_forward
 
     torch.manual_seed(0)
     module = nn.MultiheadAttention(16, 4, batch_first=batch_first).eval()

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from mpelu.graph import record
-from mpelu.graph.layers import layer_of
+from mpelu.graph import layer_of, record
 from mpelu.init import initialize_
 from mpelu.init.measuring import variance_of
 

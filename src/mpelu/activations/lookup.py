@@ -222,7 +222,7 @@ def describe(activation: nn.Module | str) -> ElementwiseFunction | None:
     from torch.nn.modules.batchnorm import _NormBase
     from torch.nn.parameter import is_lazy
 
-    from mpelu.graph.probe import elementwise
+    from mpelu.graph import elementwise
 
     if isinstance(activation, str):
         return _named(activation)

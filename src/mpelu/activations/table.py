@@ -117,7 +117,7 @@ def _pelu_values(module: Any) -> tuple[Any, Any, Any]:
 
 def _srelu_function(module: Any) -> ElementwiseFunction:
     from mpelu.elementwise import LINEAR, as_value
-    from mpelu.graph.probe import elementwise
+    from mpelu.graph import elementwise
 
     found = elementwise(module)
     assert found is not None

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 import mpelu
 from mpelu.activations import ActivationRecord, find_function
 from mpelu.converting.signs import Demand, demands, must_stay
-from mpelu.graph import Call, Inputs, record, trace
-from mpelu.graph.channels import Channels, find_channels
+from mpelu.graph import Call, Channels, Inputs, find_channels, record, trace
 
 
 @dataclass(frozen=True)

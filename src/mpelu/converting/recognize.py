@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import TABLE, ActivationRecord, find_activation, known_function
-from mpelu.graph import elementwise, elementwise_function
-from mpelu.graph.probe import isolated
+from mpelu.graph import elementwise, elementwise_function, isolated
 from mpelu.modules import MIN_BETA
 
 RELU_ALPHA = 1e-6

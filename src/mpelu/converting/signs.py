@@ -14,8 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpelu.graph import Call, Ref, tensors_in
-from mpelu.graph.ops import COMPARES, DIVIDES, NOT_NEGATIVE, SIGN_KEPT, kind_of, operation_of
+from mpelu.graph import (
+    COMPARES,
+    DIVIDES,
+    NOT_NEGATIVE,
+    SIGN_KEPT,
+    Call,
+    Ref,
+    kind_of,
+    operation_of,
+    tensors_in,
+)
 
 
 @dataclass(frozen=True)

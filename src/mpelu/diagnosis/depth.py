@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement, found_at, number
-from mpelu.graph.layers import layer_of
+from mpelu.graph import layer_of
 
 LOST = 1e-6
 """The signal is lost where its variance, or its share of the mean square, falls below this by the

@@ -9,7 +9,7 @@ from mpelu.diagnosis.depth import detached_finding, gradient_finding, signal_fin
 from mpelu.diagnosis.inputs import InputScale
 from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement, found_at, number
 from mpelu.diagnosis.structure import layers_in_a_row
-from mpelu.graph.ops import plain_name
+from mpelu.graph import plain_name
 
 LARGEST_INPUT = 1e6
 """Inputs are too large where their variance or mean square exceeds this."""

@@ -29,10 +29,21 @@ from mpelu.diagnosis.inputs import (
 from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement
 from mpelu.diagnosis.structure import Flow, followed_calls, gate_calls, has_equal_rows, mistake_in
 from mpelu.diagnosis.units import UnitShares, activation_of, own_axis, shares_of
-from mpelu.graph import Call, Inputs, Weights, arguments, name_of, record, tensors_in
-from mpelu.graph.channels import Channels, find_channels
-from mpelu.graph.layers import Layer, layer_of
-from mpelu.graph.ops import NORMS, kind_of
+from mpelu.graph import (
+    NORMS,
+    Call,
+    Channels,
+    Inputs,
+    Layer,
+    Weights,
+    arguments,
+    find_channels,
+    kind_of,
+    layer_of,
+    name_of,
+    record,
+    tensors_in,
+)
 from mpelu.init.planner import Planner
 
 

@@ -13,9 +13,21 @@ from torch import Tensor, nn
 
 from mpelu.diagnosis.inputs import is_measurable
 from mpelu.elementwise import LINEAR
-from mpelu.graph import Call, Ref, elementwise_function, substitute, tensors_in
-from mpelu.graph.layers import Layer, layer_of
-from mpelu.graph.ops import ARITHMETIC, KINDS, MIXES, MOVES, kind_of, plain_name
+from mpelu.graph import (
+    ARITHMETIC,
+    KINDS,
+    MIXES,
+    MOVES,
+    Call,
+    Layer,
+    Ref,
+    elementwise_function,
+    kind_of,
+    layer_of,
+    plain_name,
+    substitute,
+    tensors_in,
+)
 
 
 def gate_calls(calls: Sequence[Call]) -> Iterator[Call]:

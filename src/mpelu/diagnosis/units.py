@@ -15,8 +15,7 @@ from mpelu.activations import TABLE, describe, find_activation
 from mpelu.diagnosis.inputs import is_measurable
 from mpelu.diagnosis.structure import CalledActivation, Function, clipping_of, with_slopes
 from mpelu.elementwise import LINEAR
-from mpelu.graph import Call, name_of, tensors_in
-from mpelu.graph.probe import isolated
+from mpelu.graph import Call, isolated, name_of, tensors_in
 
 FLAT_SLOPE = 0.01
 """An input is saturated where the absolute slope is below this."""

@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mpelu.elementwise import average
-from mpelu.graph import Call
-from mpelu.graph.layers import Layer
-from mpelu.graph.ops import NORMS, kind_of
+from mpelu.graph import NORMS, Call, Layer, kind_of
 from mpelu.init.plan import Plan
 from mpelu.init.signal import Signal
 

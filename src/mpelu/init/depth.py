@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mpelu.graph import Call
-from mpelu.graph.layers import Layer
+from mpelu.graph import Call, Layer
 from mpelu.init.backward import chi_of, gradient_variances
 from mpelu.init.operations import added_signals, normalizes
 from mpelu.init.orthogonal import DISTRIBUTIONS

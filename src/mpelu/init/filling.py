@@ -10,9 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from mpelu.elementwise import average
-from mpelu.graph import Weights, is_frozen
-from mpelu.graph.ops import NORMS
-from mpelu.graph.weights import is_zero
+from mpelu.graph import NORMS, Weights, is_frozen, is_zero
 from mpelu.init.depth import Choice
 from mpelu.init.orthogonal import fill_orthogonal_
 from mpelu.init.outputs import deviation

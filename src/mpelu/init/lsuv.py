@@ -10,16 +10,17 @@ from torch import Tensor, nn
 from mpelu.graph import (
     Call,
     Inputs,
+    Layer,
     Weights,
     check_inputs,
     check_model,
     input_error,
+    is_zero,
+    layer_of,
     record,
     unchanged_on_error,
     unwrap,
 )
-from mpelu.graph.layers import Layer, layer_of
-from mpelu.graph.weights import is_zero
 from mpelu.init.filling import reset_norms_, zero_biases_, zero_weights
 from mpelu.init.measuring import FEW_OUTPUTS, mean_square_of, variance_of
 from mpelu.init.plan import PART_NOTE

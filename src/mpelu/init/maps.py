@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mpelu.graph import Call
-from mpelu.graph.layers import Layer
+from mpelu.graph import Call, Layer
 from mpelu.init.operations.shape import pad_amounts
 from mpelu.init.signal import Note, Profile, padded, resized
 

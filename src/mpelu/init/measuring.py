@@ -18,12 +18,12 @@ from mpelu.graph import (
     Weights,
     arguments,
     evaluating,
+    layer_of,
     record,
     substitute,
     tensors_in,
     unchanged,
 )
-from mpelu.graph.layers import layer_of
 from mpelu.init.filling import writable
 from mpelu.init.operations import is_known
 from mpelu.init.plan import (

@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor
 
-from mpelu.graph.layers import Layer
+from mpelu.graph import Layer
 
 DISTRIBUTIONS = ("normal", "orthogonal")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mpelu.elementwise import Value, as_value, average, fit
-from mpelu.graph.layers import Layer
+from mpelu.graph import Layer
 from mpelu.init.signal import Signal
 
 TARGET = 1.0

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.elementwise import LINEAR, Value, average
-from mpelu.graph import WEIGHT_HOOKS, Call, Weights
-from mpelu.graph.layers import Layer, layer_of
-from mpelu.graph.weights import is_zero
+from mpelu.graph import WEIGHT_HOOKS, Call, Layer, Weights, is_zero, layer_of
 from mpelu.init.factors import has_no_tangent, msra_factor, safe_taylor_factor
 from mpelu.init.maps import (
     PADDING_NOTE,

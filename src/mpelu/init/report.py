@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.elementwise import Value, average
-from mpelu.graph import Weights
-from mpelu.graph.ops import NORMS
+from mpelu.graph import NORMS, Weights
 from mpelu.init.outputs import deviation
 from mpelu.init.plan import OFF, ZERO_NOTE, ZEROS_NOTE, Plan
 from mpelu.init.signal import Note, Source

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.elementwise import average
-from mpelu.graph import Call, Weights, extent, tensors_in
-from mpelu.graph.layers import Layer
+from mpelu.graph import Call, Layer, Weights, extent, tensors_in
 from mpelu.init.operations.products import embedding_weight
 from mpelu.init.outputs import deviation
 from mpelu.init.plan import Plan

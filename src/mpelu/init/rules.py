@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from mpelu.gaussian import check_parameters, moments, to_float64
-from mpelu.graph.layers import fans
+from mpelu.graph import fans
 
 GAUSSIAN_STD = 0.01
 """The baseline of the paper."""

@@ -17,9 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mpelu.elementwise import ElementwiseFunction, average, exponential, leaky, remembered
-from mpelu.graph import Call
-from mpelu.graph.layers import Layer
-from mpelu.graph.ops import kind_of
+from mpelu.graph import Call, Layer, kind_of
 from mpelu.init.operations import added_signals
 from mpelu.init.signal import Signal
 from mpelu.modules import MPELU

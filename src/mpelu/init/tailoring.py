@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from mpelu.graph import Call, Weights
-from mpelu.graph.layers import Layer
+from mpelu.graph import Call, Layer, Weights
 from mpelu.init.plan import Plan
 from mpelu.init.shape import Structure
 from mpelu.init.signal import Signal

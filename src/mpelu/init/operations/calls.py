@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mpelu.activations import describe
-from mpelu.graph import UNKNOWN, Call, is_opaque
-from mpelu.graph.layers import layer_of
+from mpelu.graph import UNKNOWN, Call, is_opaque, layer_of
 from mpelu.init.operations.elementwise import as_operation, elementwise
 from mpelu.init.operations.registry import Step, rule_for
 from mpelu.init.signal import (

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.elementwise import Value, average
-from mpelu.graph import Call, is_frozen
-from mpelu.graph.ops import NORMS
+from mpelu.graph import NORMS, Call, is_frozen
 from mpelu.init.operations.registry import Step, named, register_operation, rule_for
 from mpelu.init.operations.shape import keeps, mixes
 from mpelu.init.signal import Signal, constant_signal, mixed
