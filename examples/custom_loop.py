@@ -36,9 +36,7 @@ def main() -> None:
     mpelu.init.initialize_(model, x[:64], method="exact")
     # alpha and beta learn at five times the rate, and the schedule keeps it so.
     adamw = torch.optim.AdamW
-    groups = mpelu.param_groups(
-        model, lr=2e-3, weight_decay=1e-2, optimizer=adamw, no_decay_norm_bias=True
-    )
+    groups = mpelu.param_groups(model, lr=2e-3, weight_decay=1e-2, optimizer=adamw)
     optimizer = adamw(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
     for epoch in range(EPOCHS):

@@ -27,7 +27,8 @@ def main() -> None:
 
     # The activation is transformers' own class; it is recognized by what it computes, GELU.
     print(mpelu.convert(model, {"input_ids": tokens[:8]}))
-    optimizer = torch.optim.AdamW(mpelu.param_groups(model, lr=2e-3, no_decay_norm_bias=True))
+    adamw = torch.optim.AdamW
+    optimizer = adamw(mpelu.param_groups(model, lr=2e-3, weight_decay=1e-2, optimizer=adamw))
     losses = []
     for step in range(40):
         rows = slice(step * 64 % 256, step * 64 % 256 + 64)

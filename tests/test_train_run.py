@@ -285,6 +285,42 @@ def test_groups_and_their_counts() -> None:
     assert {group["lr"] for group in sgd.param_groups} == {0.5, 2.5, 0.05}
 
 
+def by_name(**values: Any) -> dict[str, tuple[float, float]]:
+    """Learning rate and weight decay of each parameter, as multiples of the config's."""
+    config = small(weight_decay=0.5, **values)
+    model = network.build(config, 10, 1, 8)
+    of = {
+        id(parameter): (group["lr"] / config.lr, group["weight_decay"] / 0.5)
+        for group in build_optimizer(model, config, 1, 8).param_groups
+        for parameter in group["params"]
+    }
+    return {name: of[id(parameter)] for name, parameter in model.named_parameters()}
+
+
+def test_the_multipliers_of_the_paper() -> None:
+    of = by_name(
+        model="mpelu-resnet-a-8", bias_lr_mult=2.0, bias_decay_mult=0.0, activation_decay_mult=3.0,
+        beta_decay_mult=0.0, last_lr_mult=0.125,
+    )  # fmt: skip
+    # The last layer has a rate of its own and keeps its decay.
+    assert (of.pop("classifier.weight"), of.pop("classifier.bias")) == ((0.125, 1), (0.125, 0))
+    for name, found in of.items():
+        if name.endswith("alpha"):
+            assert found == (5, 3)
+        elif name.endswith("beta"):
+            assert found == (5, 0)
+        else:  # a norm layer's bias isn't a layer's
+            assert found == (1, 1), name
+    nin = by_name(
+        model="nin", model_options={}, image_size=20, bias_lr_mult=2.0, bias_decay_mult=0.0,
+        activation="prelu", activation_decay_mult=0.0, crop=20,
+    )  # fmt: skip
+    prelu = {name for name, found in nin.items() if found == (1, 0)}
+    biases = {name for name in nin if name.endswith("bias")}
+    assert {name for name, found in nin.items() if found == (2, 0)} == biases
+    assert len(prelu) == len(biases)
+
+
 def multipliers(**values: Any) -> set[tuple[float, float]]:
     """Learning rate and weight decay of each group, as multiples of the config's."""
     config = small(weight_decay=0.5, **values)

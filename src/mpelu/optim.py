@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from mpelu.activations import learnable_parameters
+from mpelu.graph import NORMS
 
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-_APART = ("scale", "rate", "shape")
-"""Kinds of activations' parameters that never share a group with weights."""
+OWN_RATE = ("scale", "rate", "shape")
+"""Kinds of activations' parameters that learn at a rate of their own."""
 _HARMLESS_DECAY = 1e-3
 """Weight decay up to which an unknown optimizer does no harm to activations. SGD rarely has more;
 AdamW nearly always does."""
@@ -29,23 +28,19 @@ def param_groups(
     optimizer: Callable[..., torch.optim.Optimizer] | None = None,
     lr_mult: float = 5.0,
     decay_mult: float | None = None,
-    beta_decay_mult: float | None = None,
-    prelu_decay_mult: float | None = None,
-    bias_lr_mult: float = 1.0,
-    bias_decay_mult: float = 1.0,
-    no_decay_norm_bias: bool = False,
-    layers: Mapping[str, float] | None = None,
+    decay_norm_bias: bool | None = None,
 ) -> list[dict[str, Any]]:
     """Groups for any torch optimizer, with every parameter of the model in exactly one of them.
 
-    torch's schedulers change the rates of all groups by the same factor, so the multipliers stay.
-    Each group also carries its `lr_mult` and `decay_mult`, for schedules of your own.
+    torch's schedulers change the learning rates of all groups by the same factor, so the
+    multipliers stay. Each group also carries its `lr_mult` and `decay_mult`, for schedules of your
+    own.
 
     Optimizers with decoupled weight decay, such as AdamW, shrink a weight by learning rate times
     weight decay whatever its gradient is. At their usual weight decay, alpha and beta would fall
-    towards 0 and MPELU would become ReLU. With such an `optimizer`, activations' parameters are not
-    decayed by default, and the weight decay of a group is divided by the multiplier of its learning
-    rate, so that the multiplier doesn't act on weight decay too.
+    towards 0 and MPELU would become ReLU. With such an `optimizer`, parameters of activations, norm
+    layers and biases are not decayed by default, and the weight decay of a group is divided by the
+    multiplier of its learning rate, so that the multiplier doesn't act on weight decay too.
 
     Args:
         model: any module, also inside DistributedDataParallel or torch.compile. Warns if it has no
@@ -53,28 +48,21 @@ def param_groups(
         lr: base learning rate.
         weight_decay: base weight decay.
         optimizer: class of the optimizer that the groups are for, such as torch.optim.AdamW, or a
-            function of parameter groups and `lr=` that makes it. It tells whether weight decay is
-            decoupled, which is found out by two steps on a parameter of its own. Default: as SGD.
-        lr_mult: multiplies the learning rate of activations' parameters of kind scale, rate and
-            shape (see `mpelu.activations.KINDS`): MPELU's alpha and beta, PELU's a and b, and
-            those of registered activations. 5 in the paper, with SGD; it helps AdamW
-            about as much (docs/activations.md has the measurement).
-        decay_mult: multiplies their weight decay. Default: 1, and 0 if it is decoupled.
-        beta_decay_mult: weight decay multiplier for kind rate, MPELU's beta and PELU's b. Default:
-            decay_mult.
-        prelu_decay_mult: weight decay multiplier for kind slope, PReLU's slopes. Default: 1, and 0
-            if weight decay is decoupled. SReLU's parameters, of kind piece, are trained like
-            weights.
-        bias_lr_mult: multiplies the learning rate of biases, those of norm layers excepted.
-        bias_decay_mult: multiplies the weight decay of these biases.
-        no_decay_norm_bias: no weight decay for parameters of norm layers and biases, as is usual
-            with AdamW. Other parameters of at most one dimension, unless they are an activation's,
-            count as well.
-        layers: learning rate multipliers of single modules by name, weights and biases alike, in
-            place of the ones above.
+            function that makes it from parameter groups and `lr=`. Two steps on a parameter of its
+            own tell whether its weight decay is decoupled. Default: as for SGD.
+        lr_mult: learning rate multiplier for activations' parameters of kind scale, rate and shape
+            (see `mpelu.activations.KINDS`): MPELU's alpha and beta, PELU's a and b, and those of
+            registered activations. 5 in the paper, with SGD; it helps AdamW about as much
+            (docs/activations.md has the measurement).
+        decay_mult: weight decay multiplier for the same parameters and for kind slope, PReLU's
+            slopes. Default: 1, or 0 if weight decay is decoupled. SReLU's parameters, of kind
+            piece, are trained like weights.
+        decay_norm_bias: whether to decay norm layers, biases and other parameters with at most one
+            dimension, apart from those of activations. Default: True, or False if weight decay is
+            decoupled.
 
     Returns:
-        One group for each pair of multipliers in use, those of activations apart from the rest.
+        One group for each pair of multipliers in use; activations don't share one with weights.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(8, 8), mpelu.MPELU(8))
@@ -85,32 +73,19 @@ def param_groups(
 
         >>> adamw = torch.optim.AdamW
         >>> groups = mpelu.param_groups(model, lr=1e-3, weight_decay=0.05, optimizer=adamw)
-        >>> [group["weight_decay"] for group in adamw(groups).param_groups]
-        [0.05, 0.0]
+        >>> [(group["lr"], group["weight_decay"]) for group in adamw(groups).param_groups]
+        [(0.001, 0.05), (0.001, 0.0), (0.005, 0.0)]
     """
-    is_decoupled = optimizer is not None and _has_decoupled_decay(optimizer, model)
-    default = 0.0 if is_decoupled else 1.0
+    is_decoupled = optimizer is not None and has_decoupled_decay(optimizer, model)
     is_unsaid = decay_mult is None and optimizer is None
-    decay_mult = default if decay_mult is None else decay_mult
-    given = {
-        "lr": lr, "weight_decay": weight_decay, "lr_mult": lr_mult, "decay_mult": decay_mult,
-        "beta_decay_mult": decay_mult if beta_decay_mult is None else beta_decay_mult,
-        "prelu_decay_mult": default if prelu_decay_mult is None else prelu_decay_mult,
-        "bias_lr_mult": bias_lr_mult, "bias_decay_mult": bias_decay_mult,
-        **{f"layers[{name!r}]": value for name, value in (layers or {}).items()},
-    }  # fmt: skip
+    if decay_mult is None:
+        decay_mult = 0.0 if is_decoupled else 1.0
+    if decay_norm_bias is None:
+        decay_norm_bias = not is_decoupled
+    given = {"lr": lr, "weight_decay": weight_decay, "lr_mult": lr_mult, "decay_mult": decay_mult}
     for name, value in given.items():
         if not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"param_groups: expected {name} >= 0 and finite, got {value}")
-    modules = dict(model.named_modules())
-    for name in layers or {}:
-        if name not in modules or not any(True for _ in modules[name].parameters()):
-            raise ValueError(f"param_groups: expected a module with parameters, got {name!r}")
-    single = {
-        id(parameter): value
-        for name, value in (layers or {}).items()
-        for parameter in modules[name].parameters()
-    }
     kinds = {id(found.parameter): found.kind for found in learnable_parameters(model)}
     if not kinds and lr_mult != 1:
         warnings.warn(
@@ -124,44 +99,48 @@ def param_groups(
             "towards zero; give optimizer=torch.optim.AdamW (or the class you use), or decay_mult",
             stacklevel=2,
         )
-    multipliers = {
-        "scale": (lr_mult, decay_mult),
-        "shape": (lr_mult, decay_mult),
-        "rate": (lr_mult, given["beta_decay_mult"]),
-        "slope": (1.0, given["prelu_decay_mult"]),
-        "piece": (1.0, 1.0),
-    }
-    # A norm layer's bias is a scale's companion, not a layer's bias; it has a 1-d weight beside it.
-    biases = {
-        id(module.bias)
-        for module in modules.values()
-        if isinstance(getattr(module, "bias", None), nn.Parameter)
-        and getattr(module, "weight", None) is not None
-        and module.weight.dim() > 1
-    }
-    norms = {
-        id(parameter)
-        for module in modules.values()
-        if isinstance(module, _NORMS)
-        for parameter in module.parameters(recurse=False)
-    }
+    spared = set()
+    if not decay_norm_bias:
+        for module in model.modules():
+            bias = getattr(module, "bias", None)
+            spared |= {id(bias)} if isinstance(bias, nn.Parameter) else set()
+            if isinstance(module, NORMS):
+                spared |= {id(each) for each in module.parameters(recurse=False)}
+
+    def multipliers(parameter: nn.Parameter) -> tuple[float, float]:
+        kind = kinds.get(id(parameter))
+        if kind is None and not decay_norm_bias:
+            return 1.0, 0.0 if id(parameter) in spared or parameter.dim() < 2 else 1.0
+        return lr_mult if kind in OWN_RATE else 1.0, 1.0 if kind in (None, "piece") else decay_mult
+
+    return grouped(model, kinds, multipliers, lr, weight_decay, is_decoupled)
+
+
+def grouped(
+    model: nn.Module,
+    kinds: Mapping[int, str],
+    multipliers: Callable[[nn.Parameter], tuple[float, float]],
+    lr: float,
+    weight_decay: float,
+    is_decoupled: bool,
+) -> list[dict[str, Any]]:
+    """The parameters of a model by their multipliers, in the model's order.
+
+    Args:
+        model: its parameters are taken, each once.
+        kinds: kind of each learnable parameter of an activation, by the parameter's id.
+        multipliers: from a parameter to its multipliers of learning rate and weight decay.
+        lr: base learning rate.
+        weight_decay: base weight decay.
+        is_decoupled: whether the optimizer multiplies weight decay by the learning rate.
+    """
     groups: dict[tuple[bool, float, float], dict[str, Any]] = {}
     for parameter in model.parameters():
-        key = id(parameter)
-        rate, decay = 1.0, 1.0
-        kind = kinds.get(key)
-        if kind is not None:
-            rate, decay = multipliers[kind]
-        elif key in biases:
-            rate, decay = bias_lr_mult, bias_decay_mult
-        is_free = parameter.dim() < 2 or key in biases or key in norms
-        if no_decay_norm_bias and kind is None and is_free:
-            decay = 0.0
-        rate = single.get(key, rate)
+        rate, decay = multipliers(parameter)
         if is_decoupled and rate > 0:
             decay /= rate
         group = groups.setdefault(
-            (kind in _APART, rate, decay),
+            (kinds.get(id(parameter)) in OWN_RATE, rate, decay),
             {
                 "params": [],
                 "lr": lr * rate,
@@ -174,10 +153,14 @@ def param_groups(
     return list(groups.values())
 
 
-def _has_decoupled_decay(optimizer: Callable[..., torch.optim.Optimizer], model: nn.Module) -> bool:
+def has_decoupled_decay(optimizer: Callable[..., torch.optim.Optimizer], model: nn.Module) -> bool:
     """Whether weight decay shrinks weights by itself instead of being added to gradients.
 
     SGD without momentum does both at once. It counts as coupled, as it is in the paper.
+
+    Args:
+        optimizer: class of an optimizer, or a function that makes one from groups and `lr=`.
+        model: its device is where the optimizer is tried out.
     """
     if not callable(optimizer):
         raise ValueError(
