@@ -21,8 +21,6 @@ from mpelu.graph import (
     SIGN_KEPT,
     Call,
     Ref,
-    kind_of,
-    operation_of,
     tensors_in,
 )
 
@@ -54,7 +52,7 @@ def demands(
         kwargs: likewise.
         place: where the model's code makes the call.
     """
-    position, name, verb = NOT_NEGATIVE.get(operation_of(call), (0, "input", ""))
+    position, name, verb = NOT_NEGATIVE.get(call.operation, (0, "input", ""))
     if call.name in ("pow", "float_power"):
         verb = _power(call.argument(1, "exponent"))
     if verb == COMPARES and call.argument(1, "other") != 0:
@@ -79,9 +77,9 @@ def must_stay(
     checked = {
         calls[compared].fed_by[0]
         for call in calls
-        if operation_of(call) in ("all", "isalltrue") and call.fed_by
+        if call.operation in ("all", "isalltrue") and call.fed_by
         for compared in call.fed_by
-        if operation_of(calls[compared]) in ("ge", "gt")
+        if calls[compared].operation in ("ge", "gt")
     }
     reasons: dict[int, str] = {}
     for demand in found:
@@ -101,7 +99,7 @@ def must_stay(
 
 def _with_the_sign(call: Call, calls: Sequence[Call], verb: str) -> tuple[int, ...]:
     """The calls whose outputs decide the sign of what a call returns."""
-    name = operation_of(call)
+    name = call.operation
     if isinstance(call.target, nn.Module) and any(True for _ in call.target.parameters()):
         return ()
     if name in ("clamp", "clip", "clampmin"):
@@ -111,7 +109,7 @@ def _with_the_sign(call: Call, calls: Sequence[Call], verb: str) -> tuple[int, .
     if name == "pow":
         exponent = call.argument(1, "exponent")
         return call.fed_by if isinstance(exponent, (int, float)) and exponent % 2 == 1 else ()
-    if kind_of(call) not in ("multiply", "product", "linear", "convolution"):
+    if call.kind not in ("multiply", "product", "linear", "convolution"):
         return call.fed_by if name in SIGN_KEPT else ()
     numbers = [value for value in call.args if isinstance(value, (int, float))]
     fixed = [*numbers, *tensors_in((call.args, call.kwargs))]
@@ -121,12 +119,12 @@ def _with_the_sign(call: Call, calls: Sequence[Call], verb: str) -> tuple[int, .
 
 def _is_square(call: Call, calls: Sequence[Call]) -> bool:
     """Whether it multiplies each number by itself, be it summed or not."""
-    if len(set(call.fed_by)) == len(call.fed_by) or kind_of(calls[call.fed_by[0]]) == "split":
+    if len(set(call.fed_by)) == len(call.fed_by) or calls[call.fed_by[0]].kind == "split":
         return False
     equation = call.args[0] if call.args else ""
     if isinstance(equation, str):  # of einsum
         return len(set(equation.replace(" ", "").partition("->")[0].split(","))) == 1
-    return kind_of(call) == "multiply"
+    return call.kind == "multiply"
 
 
 def _power(exponent: Any) -> str:

@@ -38,7 +38,6 @@ from mpelu.graph import (
     Weights,
     arguments,
     find_channels,
-    kind_of,
     layer_of,
     name_of,
     record,
@@ -350,7 +349,7 @@ def _kind(call: Call, layer: Layer | None, is_activation: bool) -> str | None:
         return "layer"
     if is_activation:
         return "activation"
-    if isinstance(call.target, NORMS) or kind_of(call) in ("batch norm", "layer norm"):
+    if isinstance(call.target, NORMS) or call.kind in ("batch norm", "layer norm"):
         return "norm"
     return None
 

@@ -22,7 +22,6 @@ from mpelu.graph import (
     Layer,
     Ref,
     elementwise_function,
-    kind_of,
     layer_of,
     plain_name,
     substitute,
@@ -34,14 +33,14 @@ def gate_calls(calls: Sequence[Call]) -> Iterator[Call]:
     """Calls whose output is multiplied with another tensor."""
     for call in calls:
         tensors = [each for each in call.args if isinstance(each, (Ref, Tensor))]
-        if kind_of(call) == "multiply" and len(tensors) > 1:
+        if call.kind == "multiply" and len(tensors) > 1:
             for index in call.fed_by:
                 yield calls[_through_views(index, calls)]
 
 
 def _through_views(index: int, calls: Sequence[Call]) -> int:
     """The call behind views and reshapes."""
-    while kind_of(calls[index]) in (*MOVES, "copy") and isinstance(
+    while calls[index].kind in (*MOVES, "copy") and isinstance(
         calls[index].argument(0, "input"), Ref
     ):
         index = calls[index].argument(0, "input").index
@@ -59,7 +58,7 @@ class Flow:
     def sources(self, index: int) -> tuple[int, ...]:
         """The calls whose values come out of a call."""
         call = self.calls[index]
-        kind = kind_of(call)
+        kind = call.kind
         if kind in MIXES or call.name == "setitem":
             return call.fed_by
         if kind == "create":
@@ -113,7 +112,7 @@ class Flow:
             for index in self.after(source, without=cut)
         } - behind
         return any(
-            kind_of(self.calls[index]) in ARITHMETIC and not beside.isdisjoint(self.sources(index))
+            self.calls[index].kind in ARITHMETIC and not beside.isdisjoint(self.sources(index))
             for index in behind
         )
 

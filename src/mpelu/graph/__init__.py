@@ -17,7 +17,6 @@ from mpelu.graph.calls import (
     evaluating,
     input_error,
     is_frozen,
-    name_of,
     reason,
     substitute,
     tensors_in,
@@ -35,8 +34,7 @@ from mpelu.graph.ops import (
     NORMS,
     NOT_NEGATIVE,
     SIGN_KEPT,
-    kind_of,
-    operation_of,
+    name_of,
     plain_name,
 )
 from mpelu.graph.probe import (
@@ -89,10 +87,8 @@ __all__ = [
     "is_opaque",
     "is_zero",
     "isolated",
-    "kind_of",
     "layer_of",
     "name_of",
-    "operation_of",
     "plain_name",
     "reason",
     "record",

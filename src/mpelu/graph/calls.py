@@ -17,6 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from mpelu.graph.ops import KIND_OF
+
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
 """What a model is called with: one tensor, positional arguments or keyword arguments."""
 
@@ -61,6 +63,17 @@ class Call:
         if self.kwargs:
             substitute(self.kwargs, Ref, found.append)
         return tuple(ref.index for ref in found)
+
+    @cached_property
+    def operation(self) -> str:
+        """The plain name of what it runs, by which `mpelu.graph.ops` knows operations."""
+        is_module = isinstance(self.target, nn.Module)
+        return (type(self.target).__name__ if is_module else self.name).replace("_", "").lower()
+
+    @cached_property
+    def kind(self) -> str | None:
+        """The kind of operation it runs, one of `KINDS`; None for any other."""
+        return KIND_OF.get(self.operation)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """The argument, whether it was passed by position or by name."""
@@ -123,15 +136,6 @@ def tensors_in(value: Any) -> list[Tensor]:
 
     collect(value, 0)
     return found
-
-
-def name_of(function: Any) -> str:
-    """Name of a function or method as it appears in a report, such as "add" for Tensor.__iadd__."""
-    function = getattr(function, "overloadpacket", function)  # of the dispatcher: without overload
-    name = str(getattr(function, "__name__", function))
-    if name == "__get__":  # a property, such as Tensor.T
-        name = str(getattr(getattr(function, "__self__", None), "__name__", name))
-    return name.strip("_")
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules import batchnorm, conv, instancenorm
 
 from mpelu.graph.calls import Call, Ref
-from mpelu.graph.ops import KINDS, MOVES, kind_of, operation_of
+from mpelu.graph.ops import KINDS, MOVES
 
 
 def find_channels(calls: Sequence[Call]) -> list[Channels | None]:
@@ -72,7 +72,7 @@ def _made_by(
         return None
     if _is_product(call):
         return _of_product(call, calls, found)
-    kind = kind_of(call)
+    kind = call.kind
     if kind == "convolution":
         return Channels(_conv_dim(call, int(name[-2])), name)
     if kind in ("linear", "layer norm"):
@@ -87,14 +87,14 @@ def _conv_dim(call: Call, spatial: int) -> int:
 
 def _is_product(call: Call) -> bool:
     """Whether it multiplies matrices of which both may be data."""
-    return kind_of(call) == "product" or _has_data_for_weight(call)
+    return call.kind == "product" or _has_data_for_weight(call)
 
 
 def _has_data_for_weight(call: Call) -> bool:
     """As linear(h, h) has, which makes as many channels as there are rows in the batch."""
     if isinstance(call.target, nn.Module):
         return False
-    is_layer = call.name == "linear" or kind_of(call) == "convolution"
+    is_layer = call.name == "linear" or call.kind == "convolution"
     return is_layer and isinstance(call.argument(1, "weight"), Ref)
 
 
@@ -153,8 +153,8 @@ def carried(call: Call, before: Channels, shape: torch.Size | None, batch: int) 
     if shape is None or call.shape is None:  # one of several outputs, or nothing is known of shapes
         return _carried_blindly(call, before)
     old, new, position = len(shape), len(call.shape), before.position(len(shape))
-    operation = operation_of(call)
-    if kind_of(call) == "reshape" and shape != call.shape:
+    operation = call.operation
+    if call.kind == "reshape" and shape != call.shape:
         return _reshaped(before, shape, call.shape, batch)
     order = _order(call, old)
     if order is not None:
@@ -173,7 +173,7 @@ def carried(call: Call, before: Channels, shape: torch.Size | None, batch: int) 
 
 def _carried_blindly(call: Call, before: Channels) -> Channels | None:
     """The same without shapes, as far as that goes."""
-    operation = operation_of(call)
+    operation = call.operation
     if operation == "permute":
         ndim = len(_given(call))
         return _at(_permuted(call, ndim).index(before.position(ndim)), ndim, before)
@@ -185,7 +185,7 @@ def _carried_blindly(call: Call, before: Channels) -> Channels | None:
         if start == 0:  # with the batch
             return None
         return before if before.dim == 1 and start > 1 else Channels(-1, before.source)
-    return None if kind_of(call) in MOVES else before
+    return None if call.kind in MOVES else before
 
 
 def _at(position: int, ndim: int, before: Channels) -> Channels:

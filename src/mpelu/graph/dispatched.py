@@ -10,7 +10,8 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpelu.graph.calls import Call, Ref, name_of, substitute
+from mpelu.graph.calls import Call, Ref, substitute
+from mpelu.graph.ops import name_of
 
 Operation = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
 """Runs an operation and returns its output."""

@@ -1,7 +1,7 @@
-"""Facts about torch's operations, once: of what kind each is, and which sign it keeps.
+"""Facts about torch operations, in one place: the kind of each, and which signs it keeps.
 
-Operations are looked up by their plain name: that of a function, method or module class in lower
-case without underscores, so that F.layer_norm and nn.LayerNorm are one operation.
+Operations are looked up by their plain name: the name of a function, method or module class in
+lower case without underscores, so that F.layer_norm and nn.LayerNorm are one operation.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from typing import Any
 
 from torch import nn
 from torch.nn.modules import batchnorm, instancenorm, normalization
-
-from mpelu.graph.calls import Call, name_of
 
 NORMS = (
     batchnorm._BatchNorm,
@@ -23,21 +21,19 @@ NORMS = (
 """Classes of modules that set the scale of a signal."""
 
 
+def name_of(function: Any) -> str:
+    """Name of a function or method as it appears in a report, such as "add" for Tensor.__iadd__."""
+    function = getattr(function, "overloadpacket", function)  # of the dispatcher: without overload
+    name = str(getattr(function, "__name__", function))
+    if name == "__get__":  # a property, such as Tensor.T
+        name = str(getattr(getattr(function, "__self__", None), "__name__", name))
+    return name.strip("_")
+
+
 def plain_name(target: Any) -> str:
     """Name of a function or of a module's class, in lower case without underscores."""
     name = type(target).__name__ if isinstance(target, nn.Module) else name_of(target)
     return name.replace("_", "").lower()
-
-
-def operation_of(call: Call) -> str:
-    """The plain name of what a call runs."""
-    is_module = isinstance(call.target, nn.Module)
-    return (type(call.target).__name__ if is_module else call.name).replace("_", "").lower()
-
-
-def kind_of(call: Call) -> str | None:
-    """Of what kind a call is, by `KINDS`; None for any other."""
-    return _KIND_OF.get(operation_of(call))
 
 
 def _each(pattern: str) -> list[str]:
@@ -104,7 +100,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         "newones", "newempty", "newfull", "newtensor",
     ),
 }  # fmt: skip
-_KIND_OF = {name: kind for kind, names in KINDS.items() for name in names}
+KIND_OF = {name: kind for kind, names in KINDS.items() for name in names}
 
 MOVES = ("reshape", "exchange", "view")
 """Kinds that move values and leave them as they are."""

@@ -26,11 +26,11 @@ from mpelu.graph.calls import (
     Ref,
     arguments,
     evaluating,
-    name_of,
     substitute,
     tensors_in,
 )
 from mpelu.graph.dispatched import Dispatched
+from mpelu.graph.ops import name_of
 from mpelu.graph.probe import is_elementwise_call, is_leaf
 from mpelu.graph.state import unchanged
 from mpelu.graph.weights import Weights, place

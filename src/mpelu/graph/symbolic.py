@@ -13,10 +13,10 @@ from mpelu.graph.calls import (
     Ref,
     collector_paused,
     evaluating,
-    name_of,
     substitute,
     tensors_in,
 )
+from mpelu.graph.ops import name_of
 from mpelu.graph.probe import is_leaf, is_opaque
 from mpelu.graph.state import hooks_restored, unchanged
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mpelu.elementwise import average
-from mpelu.graph import NORMS, Call, Layer, kind_of
+from mpelu.graph import NORMS, Call, Layer
 from mpelu.init.plan import Plan
 from mpelu.init.signal import Signal
 
@@ -76,8 +76,8 @@ def _over_operation(
         return 1 / variance if variance > 0 else None
     one, other = calls[fed].shape, call.shape
     if one is None or other is None:
-        return 1.0 if kind_of(call) != "average" else None
+        return 1.0 if call.kind != "average" else None
     ratio = one.numel() / max(1, other.numel())
     if ratio == 1:
         return 1.0
-    return ratio**-2 if kind_of(call) == "average" else None
+    return ratio**-2 if call.kind == "average" else None

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mpelu.elementwise import ElementwiseFunction, average, exponential, leaky, remembered
-from mpelu.graph import Call, Layer, kind_of
+from mpelu.graph import Call, Layer
 from mpelu.init.operations import added_signals
 from mpelu.init.signal import Signal
 from mpelu.modules import MPELU
@@ -156,7 +156,7 @@ def _place(
         can_change = isinstance(call.target, MPELU) and _is_trained(call.target)
         module = call.target if can_change else None
         return _Place(call.fed_by[:1], (), module, map_of(before[0]))  # type: ignore[arg-type]
-    if len(call.fed_by) > 1 and (added_signals(call) or kind_of(call) == "join"):
+    if len(call.fed_by) > 1 and (added_signals(call) or call.kind == "join"):
         return _Place(call.fed_by, tuple(average(signals[each].second) for each in call.fed_by))
     return _Place(call.fed_by)
 
