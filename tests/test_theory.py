@@ -1,4 +1,4 @@
-"""Closed forms against 30-digit arithmetic; maps, fixed points and shapes against what is known."""
+"""Closed forms against 30-digit arithmetic; maps, variances and shapes against what is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import nn
 import mpelu
 from mpelu import theory
 from mpelu.activations import describe
-from mpelu.elementwise import ElementwiseFunction, exponential, leaky
+from mpelu.elementwise import ElementwiseFunction, average, exponential, leaky
+from mpelu.theory import tailoring
 
 mpmath = pytest.importorskip("mpmath")
 SHAPES = [(1.0, 1.0), (2.5, 0.4), (20.0, 0.05), (0.3, 7.0)]
@@ -49,11 +50,10 @@ def test_moments_of_derivatives_are_exact(
     product = gaussian(
         lambda yz: value(yz[0], alpha, beta) * slope(yz[0], alpha, beta) * yz[1], mean, variance
     )
-    assert theory.squared_slope(alpha, beta, mean, variance).item() == pytest.approx(
-        squared, rel=1e-10
-    )
+    found = exponential(alpha, beta).squared_slope(mean, variance)
+    assert found == pytest.approx(squared, rel=1e-10)
     # The product passes through zero; its halves are of the size of the squared slope.
-    assert theory.slope_product(alpha, beta, mean, variance).item() == pytest.approx(
+    assert tailoring.slope_product(alpha, beta, mean, variance).item() == pytest.approx(
         product, rel=1e-10, abs=1e-10 * squared
     )
 
@@ -64,16 +64,16 @@ def test_curvature_is_exact_and_infinite_with_a_kink(beta: float, mean: float) -
     expected = gaussian(
         lambda yz: mpmath.mpf(0) if yz[0] > 0 else (beta * mpmath.exp(beta * yz[0])) ** 2, mean, 1.0
     )
-    found = theory.squared_curvature(1 / beta, beta, mean)
+    found = tailoring.squared_curvature(1 / beta, beta, mean)
     assert found.item() == pytest.approx(expected, rel=1e-10)
-    assert theory.squared_curvature(2 / beta, beta, mean).item() == math.inf
+    assert tailoring.squared_curvature(2 / beta, beta, mean).item() == math.inf
 
 
 def test_the_product_is_the_derivative_of_the_second_moment() -> None:
     variance = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
-    theory.moments(1.7, 0.8, variance)[1].backward()
+    mpelu.moments(1.7, 0.8, variance)[1].backward()
     assert variance.grad is not None
-    found = theory.slope_product(1.7, 0.8, 0.0, 1.3).item() / math.sqrt(1.3)
+    found = tailoring.slope_product(1.7, 0.8, 0.0, 1.3).item() / math.sqrt(1.3)
     assert found == pytest.approx(variance.grad.item(), rel=1e-12)
 
 
@@ -191,41 +191,29 @@ def test_critical_variances_keep_signal_and_gradient() -> None:
         assert function is not None
         found = theory.critical_variances(function)
         assert found is not None
-        point = theory.fixed_point(function, *found)
-        assert point.variance == pytest.approx(1.0, abs=1e-6)
-        assert point.chi == pytest.approx(1.0, abs=1e-6)
+        weights, biases = found
+        assert weights * average(function.moments()[1]) + biases == pytest.approx(1.0, abs=1e-9)
+        assert weights * average(function.squared_slope()) == pytest.approx(1.0, abs=1e-9)
+        assert biases >= 0
     softplus = describe(nn.Softplus())
     assert softplus is not None
     assert theory.critical_variances(softplus) is None
 
 
-def test_fixed_points_of_tanh_are_those_of_the_literature() -> None:
-    """Schoenholz et al.: without biases tanh turns chaotic at a weight variance of one."""
+def test_correlations_of_tanh_settle_as_in_the_literature() -> None:
+    """Poole et al.: with small weights inputs grow alike; with large ones they stay apart."""
     function = describe(nn.Tanh())
     assert function is not None
-    ordered = theory.fixed_point(function, 0.5, 0.2)
-    assert ordered.chi < 1
-    assert ordered.correlation == 1.0
-    chaotic = theory.fixed_point(function, 4.0, 0.2)
-    assert chaotic.chi > 1
-    assert 0 < chaotic.correlation < 1
-    q = chaotic.variance
-    assert theory.next_variance(function, q, 4.0, 0.2) == pytest.approx(q, rel=1e-9)
-    covariance = theory.covariance(function, chaotic.correlation, 0.0, q).item()
-    assert (4.0 * covariance + 0.2) / q == pytest.approx(chaotic.correlation, abs=1e-9)
-    assert theory.fixed_point(function, 0.5).variance == 0.0
-    assert theory.fixed_point(leaky(0.0), 3.0).variance == math.inf
-
-
-def test_depth_scales_say_how_fast_variances_settle() -> None:
-    function = describe(nn.ELU())
-    assert function is not None
-    point = theory.fixed_point(function, 1.2, 0.3)
-    q = point.variance * 1.001
-    for _ in range(5):
-        q = theory.next_variance(function, q, 1.2, 0.3)
-    fall = math.log(abs(q - point.variance) / (0.001 * point.variance))
-    assert -5 / fall == pytest.approx(point.variance_scale, rel=0.01)
+    for weights, is_chaotic in ((0.5, False), (4.0, True)):
+        q, c = 1.0, 0.6
+        for _ in range(300):
+            q = weights * average(function.moments(0.0, q)[1]) + 0.2
+        for _ in range(100):
+            c = (weights * theory.covariance(function, c, 0.0, q).item() + 0.2) / q
+        slope = weights * theory.slope_covariance(function, 1.0, 0.0, q).item()
+        assert (slope > 1) == is_chaotic
+        assert (0 < c < 0.9) == is_chaotic
+        assert is_chaotic or c == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("critical", [False, True])

@@ -20,8 +20,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mpelu.gaussian import leaky_moments, moments, plain_tensors, quadrature_moments, to_float64
-from mpelu.slopes import squared_slope
+from mpelu.gaussian import (
+    leaky_moments,
+    moments,
+    plain_tensors,
+    quadrature_moments,
+    squared_slope,
+    to_float64,
+)
 
 Value = float | Tensor
 """A number that holds for all channels, or a float64 tensor of shape [channels].

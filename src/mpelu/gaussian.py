@@ -1,4 +1,7 @@
-"""Moments of activations of a Gaussian variable in float64, and the residual of the tangents."""
+"""Moments of activations, and of their slopes, under a Gaussian variable, in float64.
+
+In closed form for MPELU and for leaky ReLU, by quadrature for any other function.
+"""
 
 from __future__ import annotations
 
@@ -145,6 +148,85 @@ def leaky_moments(
     )
 
 
+def _sigma(variance: Tensor) -> Tensor:
+    """The standard deviation, never zero."""
+    return variance.sqrt().clamp(min=torch.finfo(torch.float64).tiny)
+
+
+def normal_cdf(x: Tensor) -> Tensor:
+    """P(z < x), with full relative precision far below zero, where torch.special.ndtr is zero."""
+    found: Tensor = torch.special.erfc(-x / math.sqrt(2)) / 2
+    return found
+
+
+def truncated_exponential(rate: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """E[e^(rate y); y < 0] for y from N(mean, variance), rate >= 0.
+
+    e^(rate m + rate^2 v / 2) P(z < -x) with x = m / sigma + rate sigma. Where x is positive, both
+    factors are out of range long before their product is, so the scaled tail takes their place.
+    """
+    sigma = _sigma(variance)
+    x = mean / sigma + rate * sigma
+    scaled = torch.exp(-((mean / sigma) ** 2) / 2) * torch.special.erfcx(
+        x.clamp(min=0) / math.sqrt(2)
+    )
+    # Where x is negative the exponent is below -rate^2 v / 2.
+    exponent = torch.where(x < 0, rate * mean + rate**2 * variance / 2, 0.0)
+    plain: Tensor = torch.exp(exponent) * normal_cdf(-x)
+    return torch.where(x < 0, plain, scaled / 2)
+
+
+def exponential_mean(alpha: Tensor, beta: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """E[f] of MPELU under N(mean, variance)."""
+    sigma = _sigma(variance)
+    ratio = mean / sigma
+    above = normal_cdf(ratio)
+    density = torch.exp(-(ratio**2) / 2) / math.sqrt(2 * math.pi)
+    below = truncated_exponential(beta, mean, variance) - normal_cdf(-ratio)
+    found: Tensor = mean * above + sigma * density + alpha * below
+    return found
+
+
+def exponential_slope(alpha: Tensor, beta: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """E[f'] of MPELU under N(mean, variance)."""
+    above = normal_cdf(mean / _sigma(variance))
+    found: Tensor = above + alpha * beta * truncated_exponential(beta, mean, variance)
+    return found
+
+
+def squared_slope(
+    alpha: float | Tensor,
+    beta: float | Tensor,
+    mean: float | Tensor = 0.0,
+    variance: float | Tensor = 1.0,
+) -> Tensor:
+    """E[f'^2] of MPELU under N(mean, variance), the factor by which it scales gradients.
+
+    P(y > 0) + (alpha beta)^2 E[e^(2 beta y); y < 0]; at mean 0 and variance 1 this is
+    1/2 + (alpha beta)^2 E(2 beta) with E(t) = erfcx(t / sqrt 2) / 2.
+
+    Args:
+        alpha: a number or a tensor; shapes broadcast.
+        beta: as alpha; positive.
+        mean: mean of the input, as alpha.
+        variance: variance of the input, as alpha; positive.
+
+    Returns:
+        A float64 tensor of the broadcast shape.
+
+    Example:
+        >>> round(squared_slope(1.0, 1.0).item(), 4)
+        0.6681
+    """
+    alpha, beta, mean, variance = map(to_float64, (alpha, beta, mean, variance))
+    check_parameters("squared_slope", alpha, beta, variance)
+    if not (variance > 0).all():
+        raise ValueError(f"squared_slope: expected variance > 0, got {variance.min().item():g}")
+    above = normal_cdf(mean / _sigma(variance))
+    found: Tensor = above + (alpha * beta) ** 2 * truncated_exponential(2 * beta, mean, variance)
+    return found
+
+
 @lru_cache(maxsize=1)
 @plain_tensors()
 def _legendre(count: int = 12) -> tuple[Numbers, Numbers]:
@@ -156,12 +238,12 @@ def _legendre(count: int = 12) -> tuple[Numbers, Numbers]:
 
 
 def panel_mean(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """The mean of an elementwise function from low to high, by one panel of the quadrature.
+    """The mean of an elementwise function between two points, by one panel of the quadrature.
 
     Args:
         function: maps a float64 tensor of shape [points, channels] to one of the same shape.
-        low: shape [channels].
-        high: as low.
+        low: lower point, shape [channels].
+        high: upper point, shape [channels].
     """
     nodes, weights = (
         torch.tensor(values, dtype=torch.float64, device=low.device).unsqueeze(1)
@@ -179,8 +261,8 @@ def gaussian_nodes(
     Gauss-Legendre on panels that end at every kink and shrink by halves towards it.
 
     Args:
-        center: shape [channels].
-        sigma: as center.
+        center: mean of the function's argument, shape [channels].
+        sigma: its standard deviation, shape [channels].
         kinks: where the function is not smooth: numbers, or tensors of shape [channels].
         halvings: how often panels shrink.
 
@@ -215,16 +297,16 @@ def quadrature_moments(
     kinks: Sequence[float | Tensor] = (0.0,),
     maximum_of: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and second moment of an elementwise function of Gaussian variables, by quadrature.
+    """Mean and second moment of an elementwise function of a Gaussian variable, by quadrature.
 
     Gauss-Legendre on panels that end at every kink and shrink towards it.
 
     Args:
         function: maps a float64 tensor of shape [points, channels] to one of the same shape.
-        mean: of the Gaussian, shape [] or [channels].
-        variance: as mean.
+        mean: mean of the variable, shape [] or [channels].
+        variance: variance of the variable, as mean.
         kinks: where the function is not smooth: numbers, or tensors of shape [channels].
-        maximum_of: take the largest of this many independent Gaussians as the argument.
+        maximum_of: how many independent variables the function's argument is the largest of.
 
     Returns:
         Two float64 tensors of shape [channels].
@@ -279,7 +361,7 @@ def residual_bound(
 ) -> float:
     """Bound of |f(y) - tangent(y)| for every y above -deviations standard deviations.
 
-    deviations^2 / 2 alpha beta^2 variance, the remainder of the Taylor expansion.
+    It is deviations^2 / 2 alpha beta^2 variance, the remainder of the Taylor expansion.
 
     Example:
         >>> [residual_bound(1.0, 1.0, 1.0, deviations) for deviations in (1, 2, 3)]

@@ -13,16 +13,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mpelu.elementwise import ElementwiseFunction
+from mpelu.elementwise import ElementwiseFunction, average
 from mpelu.gaussian import (
     HALVINGS,
+    exponential_mean,
+    exponential_slope,
     gaussian_nodes,
     leaky_moments,
+    normal_cdf,
     panel_mean,
     quadrature_mean,
     to_float64,
 )
-from mpelu.slopes import exponential_mean, exponential_slope, normal_cdf
 
 _FINE = 36
 """Halvings of the panels for the slope, which may jump within sqrt(1 - c^2) of a kink."""
@@ -104,6 +106,30 @@ def correlation_slope(
     """
     second = function.moments(0.0, variance)[1]
     return slope_covariance(function, correlation, 0.0, variance) * variance / second
+
+
+def critical_variances(
+    function: ElementwiseFunction, variance: float = 1.0
+) -> tuple[float, float] | None:
+    """n Var(w) and Var(b) that keep both the signal's and the gradient's variance.
+
+    n Var(w) = 1 / E[f'^2] keeps gradients, and Var(b) = q - E[f^2] / E[f'^2] then keeps the signal
+    (the edge of chaos). None if Var(b) would be negative.
+
+    Args:
+        function: the activation, as `mpelu.activations.describe` gives it.
+        variance: q, before the activation.
+
+    Example:
+        >>> from mpelu.activations import describe
+        >>> [round(value, 4) for value in critical_variances(describe(torch.nn.ELU()))]
+        [1.4968, 0.0347]
+    """
+    weight_variance = 1 / average(function.squared_slope(0.0, variance))
+    bias_variance = variance - weight_variance * average(function.moments(0.0, variance)[1])
+    if bias_variance < -1e-9 * variance:
+        return None
+    return weight_variance, max(0.0, bias_variance)
 
 
 def _real_kinks(function: ElementwiseFunction, sigma: Tensor) -> list[float | Tensor]:

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from mpelu.elementwise import exponential
-from mpelu.gaussian import plain_tensors
-from mpelu.slopes import (
+from mpelu.gaussian import (
+    check_parameters,
     exponential_mean,
     normal_cdf,
-    slope_product,
-    squared_curvature,
+    plain_tensors,
     squared_slope,
+    to_float64,
     truncated_exponential,
 )
 from mpelu.theory.shaping import Map, tabulated_map
@@ -136,3 +136,70 @@ def _shifts(beta: Tensor) -> Tensor:
         is_low = _conditions(beta, middle).excess < 0
         low, high = torch.where(is_low, middle, low), torch.where(is_low, high, middle)
     return high
+
+
+def slope_product(
+    alpha: float | Tensor,
+    beta: float | Tensor,
+    mean: float | Tensor = 0.0,
+    variance: float | Tensor = 1.0,
+) -> Tensor:
+    """E[f f' z] of MPELU at y = mean + sigma z, which is sigma d E[f^2] / d variance.
+
+    sigma (P(y > 0) + (alpha beta)^2 (2 E[e^(2 beta y); y < 0] - E[e^(beta y); y < 0])).
+
+    Args:
+        alpha: a number or a tensor; shapes broadcast.
+        beta: as alpha; positive.
+        mean: of the input.
+        variance: of the input; positive.
+
+    Returns:
+        A float64 tensor of the broadcast shape.
+
+    Example:
+        >>> round(slope_product(1.0, 1.0).item(), 4)
+        0.5746
+    """
+    a, b, m, v = _parameters("slope_product", alpha, beta, mean, variance)
+    sigma = v.sqrt()
+    below = 2 * truncated_exponential(2 * b, m, v) - truncated_exponential(b, m, v)
+    found: Tensor = sigma * (normal_cdf(m / sigma) + (a * b) ** 2 * below)
+    return found
+
+
+def squared_curvature(
+    alpha: float | Tensor,
+    beta: float | Tensor,
+    mean: float | Tensor = 0.0,
+    variance: float | Tensor = 1.0,
+) -> Tensor:
+    """E[f''^2] of MPELU under N(mean, variance): alpha^2 beta^4 E[e^(2 beta y); y < 0].
+
+    Finite only where alpha beta = 1; elsewhere f' jumps at zero, and it is infinite.
+
+    Args:
+        alpha: a number or a tensor; shapes broadcast.
+        beta: as alpha; positive.
+        mean: of the input.
+        variance: of the input; positive.
+
+    Returns:
+        A float64 tensor of the broadcast shape.
+
+    Example:
+        >>> round(squared_curvature(2.0, 0.5).item(), 4), squared_curvature(1.0, 0.5).item()
+        (0.0654, inf)
+    """
+    a, b, m, v = _parameters("squared_curvature", alpha, beta, mean, variance)
+    smooth = (a * b - 1).abs() <= 4 * torch.finfo(torch.float64).eps
+    found: Tensor = (a * b * b) ** 2 * truncated_exponential(2 * b, m, v)
+    return torch.where(smooth, found, torch.inf)
+
+
+def _parameters(caller: str, *values: float | Tensor) -> tuple[Tensor, ...]:
+    alpha, beta, mean, variance = (to_float64(value) for value in values)
+    check_parameters(caller, alpha, beta, variance)
+    if not (variance > 0).all():
+        raise ValueError(f"{caller}: expected variance > 0, got {variance.min().item():g}")
+    return alpha, beta, mean, variance
