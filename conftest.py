@@ -36,7 +36,7 @@ def _activations_stay() -> Iterator[None]:
     """Takes back what a test or an example registers."""
     from mpelu.activations import lookup
 
-    tables: tuple[dict[str, Any], ...] = (lookup.TABLE, lookup._by_class, lookup._references)
+    tables: tuple[dict[str, Any], ...] = (lookup.TABLE, lookup.BY_CLASS, lookup._references)
     before = [dict(table) for table in tables]
     yield
     for table, kept in zip(tables, before, strict=True):

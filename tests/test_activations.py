@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 import mpelu
 from mpelu import activations, models
-from mpelu.activations import TABLE, describe, find_activation, lookup, resolve
+from mpelu.activations import TABLE, describe, find_activation, resolve
 from mpelu.activations.parametric import PELU, SReLU
 from mpelu.elementwise import ElementwiseFunction, average, exponential, fit
 from mpelu.graph import elementwise
 from mpelu.lab import Config, cli, inspect_run, train
+from mpelu.lab.colors import COLORS
 from mpelu.lab.errors import listed
 from mpelu.lab.inspecting import learned_parameters
 from mpelu.lab.reporting.runs import read_run
@@ -136,15 +137,18 @@ def test_slopes_at_zero_are_those_of_autograd(name: str) -> None:
     module = TABLE[name].make(2).double().eval()
     y = torch.tensor([[-1e-9, 1e-9], [1e-9, -1e-9]], dtype=torch.float64, requires_grad=True)
     (slopes,) = torch.autograd.grad(module(y).sum(), y)
-    below, above = activations.slopes_at_zero(TABLE[name])
+    value, below, above = described(TABLE[name].make(2)).at_zero()
+    assert value == 0
     assert slopes.tolist() == [
         pytest.approx([below, above], abs=1e-7),
         pytest.approx([above, below], abs=1e-7),
     ]
-    value, left, right = described(TABLE[name].make(2)).at_zero()
-    assert value == 0
-    assert left == pytest.approx(below, abs=1e-7)
-    assert right == pytest.approx(above, abs=1e-7)
+    record = TABLE[name]
+    if record.slope is not None:
+        chosen = {option: 0.3 for option in record.options if option != "dim"}
+        assert above == 1
+        found = described(record.make(2, **chosen)).at_zero()[1]
+        assert record.slope(**chosen) == pytest.approx(found, rel=1e-6)
 
 
 @pytest.mark.parametrize(("mean", "variance"), [(0.0, 1.0), (0.7, 0.5), (-1.5, 9.0), (0.0, 400.0)])
@@ -269,7 +273,8 @@ def test_options() -> None:
 
 def test_labels_and_colors_are_distinct() -> None:
     assert len({record.label for record in TABLE.values()}) == len(TABLE)
-    assert len({record.color for record in TABLE.values()}) == len(TABLE)
+    assert list(COLORS) == list(TABLE)
+    assert len(set(COLORS.values())) == len(TABLE)
 
 
 def test_the_table_is_read_without_torch() -> None:
@@ -339,9 +344,7 @@ class Bend(nn.Module):
 
 @pytest.fixture
 def bend() -> activations.ActivationRecord:
-    return mpelu.register_activation(
-        "bend", Bend, label="Bend", color="#123456", parameters={"gain": "scale"}
-    )
+    return mpelu.register_activation("bend", Bend, label="Bend", parameters={"gain": "scale"})
 
 
 @pytest.mark.parametrize(
@@ -366,8 +369,6 @@ def test_registration_refuses_wrong_descriptions() -> None:
         mpelu.register_activation("mine", Bend, parameters={"beta": "rate"})
     with pytest.raises(ValueError, match=r"expected a kind of scale, rate, .*, got 'height'"):
         mpelu.register_activation("mine", Bend, parameters={"gain": "height"})
-    with pytest.raises(ValueError, match="expected color as #rrggbb, got 'red'"):
-        mpelu.register_activation("mine", Bend, color="red")
     assert "mine" not in TABLE
     assert find_activation(Bend(2)) is None
 
@@ -423,7 +424,7 @@ def test_the_report_shows_it_where_it_is_not_registered(tmp_path: Path) -> None:
     (tmp_path / snapshots.FOLDER).mkdir()
     snapshots.write(tmp_path, 0, nn.Sequential(Bend(2), mpelu.MPELU(2), Bend(3)))
     del TABLE["bend"]
-    del lookup._by_class[record.module]
+    del activations.table.BY_CLASS[record.module]
     labels = {each["label"]: each["layers"]["names"] for each in read_run(tmp_path)["learned"]}
     assert labels == {"gain of Bend": ["0", "2"], "α of MPELU": ["1"], "β of MPELU": ["1"]}
 
@@ -478,7 +479,7 @@ def test_a_reference() -> None:
     record = resolve("outside_acts:Swish")
     assert torch.equal(torch.get_rng_state(), state)
     assert (record.name, record.label) == ("outside_acts:Swish", "Swish")
-    assert activations.slopes_at_zero(record) == pytest.approx((0.5, 0.5))
+    assert described(record.sample()).at_zero() == pytest.approx((0, 0.5, 0.5))
     network = models.create("plain-15", activation="outside_acts:Swish", input_size=19, width=8)
     found = [each.label for each in activations.learnable_parameters(network)]
     assert found == ["rate of Swish"] * 14

@@ -166,3 +166,21 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert loaded.isdisjoint({"torch", "numpy", "matplotlib", "rich", "PIL", "sklearn"})
+
+
+PUBLIC = ("", ".activations", ".functional", ".kernels", ".models", ".theory")
+
+
+def test_tab_completion_shows_public_names_alone() -> None:
+    """In a new process, where nothing has been imported by another test."""
+    code = (
+        "import importlib, mpelu\n"
+        "mpelu.diagnosis.diagnose\n"
+        f"for name in {PUBLIC}:\n"
+        "    module = importlib.import_module('mpelu' + name)\n"
+        "    shown = [each for each in dir(module) if not each.startswith('_')]\n"
+        "    assert shown == sorted(module.__all__), shown\n"
+        "    for each in shown: getattr(module, each)\n"
+        "    assert shown == [each for each in dir(module) if not each.startswith('_')]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,6 +17,7 @@ from report_runs import result, write_all, write_run
 import mpelu
 from mpelu.activations import TABLE
 from mpelu.lab.cli import main
+from mpelu.lab.colors import COLORS
 from mpelu.lab.reporting.serve import make_server
 
 pytestmark = pytest.mark.skipif(bool(driver.missing()), reason=f"not installed: {driver.missing()}")
@@ -529,7 +530,7 @@ def test_an_activation_has_one_color_on_the_whole_page(
         return str(window.run(color, f"#{place} path[data-series='{series}']"))
 
     for index, name in enumerate(("relu", "mpelu")):
-        parts = [int(TABLE[name].color[start : start + 2], 16) for start in (1, 3, 5)]
+        parts = [int(COLORS[name][start : start + 2], 16) for start in (1, 3, 5)]
         expected = f"rgb({parts[0]}, {parts[1]}, {parts[2]})"
         assert drawn("result-0-plot-0", str(index)) == expected
         assert drawn("curves-error", f"compare/{name}-seed0") == expected

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpelu.activations import TABLE
-from mpelu.lab.reporting.colors import activation_styles
+from mpelu.lab.colors import COLORS, activation_styles
 from mpelu.lab.studies.drawing import looks
 from mpelu.lab.studies.results import Series
 
@@ -101,7 +101,7 @@ def test_activations_have_the_color_of_the_table_and_are_seen_in_the_dark() -> N
     light, dark, preferred = (
         dict(re.findall(r"--c-(\w+): (#\w{6})", block)) for block in style.split("\n")[:3]
     )
-    assert light == {name: record.color for name, record in TABLE.items()}
+    assert light == COLORS
     assert dark == preferred
     assert dark.keys() == light.keys()
     for color in dark.values():
@@ -114,12 +114,12 @@ def test_a_figure_draws_activations_in_the_color_of_the_table() -> None:
     def colors(*names: str) -> list[str]:
         return [color for color, _ in looks([Series(name, [1], [1], name) for name in names])]
 
-    assert colors("relu", "mpelu") == [TABLE["relu"].color, TABLE["mpelu"].color]
-    assert colors("mpelu", "relu") == [TABLE["mpelu"].color, TABLE["relu"].color]
+    assert colors("relu", "mpelu") == [COLORS["relu"], COLORS["mpelu"]]
+    assert colors("mpelu", "relu") == [COLORS["mpelu"], COLORS["relu"]]
     own, other = colors("", "prelu")
-    assert own != other == TABLE["prelu"].color
+    assert own != other == COLORS["prelu"]
     # The same activation again has another style; too often, and all lines take turns.
     again = looks([Series(f"{i}", [1], [1], "elu") for i in range(4)])
     assert len(set(again)) == 4
-    assert {color for color, _ in again} == {TABLE["elu"].color}
+    assert {color for color, _ in again} == {COLORS["elu"]}
     assert len({color for color, _ in looks(5 * [Series("", [1], [1], "elu")])}) == 5

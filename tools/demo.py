@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mpelu.activations import TABLE
+from mpelu.lab.colors import COLORS
 from mpelu.lab.run.folder import Run, is_run, read
 
 ACTIVATIONS = ("mpelu", "elu", "prelu", "relu")
@@ -83,7 +84,7 @@ def draw(found: dict[str, Run], picture: Path) -> None:
             epochs,
             errors,
             STYLES[name],
-            color=TABLE[name].color,
+            color=COLORS[name],
             label=TABLE[name].label,
             linewidth=1.8,
         )

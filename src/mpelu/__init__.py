@@ -4,7 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpelu import activations, converting, functional, init, kernels, models, theory
+    from mpelu import (
+        activations,
+        converting,
+        diagnosis,
+        functional,
+        init,
+        kernels,
+        models,
+        theory,
+    )
     from mpelu.activations import register_activation
     from mpelu.converting import convert, load_state_dict
     from mpelu.diagnosis import diagnose
@@ -20,6 +29,7 @@ __all__ = [
     "convert",
     "converting",
     "diagnose",
+    "diagnosis",
     "functional",
     "init",
     "kernels",
@@ -45,7 +55,6 @@ _HOMES = {
     "param_groups": "mpelu.optim",
     "register_activation": "mpelu.activations",
 }
-_MODULES = {"activations", "converting", "functional", "init", "kernels", "models", "theory"}
 
 
 def __getattr__(name: str) -> Any:
@@ -53,10 +62,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
-    if name in _MODULES:
+    if name in __all__:
         return import_module(f"mpelu.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -16,6 +16,10 @@ from mpelu.kernels.eager import MIN_BETA
 __all__ = ["MIN_BETA", "mpelu"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def mpelu(
     input: Tensor,
     alpha: Tensor | float,

@@ -3,19 +3,17 @@
 Importing it doesn't import torch; building or describing a module does.
 """
 
-from mpelu.activations.lookup import (
+from mpelu.activations.lookup import is_reference, register_activation, resolve
+from mpelu.activations.table import (
+    KINDS,
+    TABLE,
+    ActivationRecord,
+    LearnableParameter,
     describe,
     find_activation,
     find_function,
-    is_reference,
-    known_function,
     learnable_parameters,
-    register_activation,
-    resolve,
-    slopes_at_zero,
 )
-from mpelu.activations.record import KINDS, ActivationRecord, LearnableParameter
-from mpelu.activations.table import TABLE
 
 __all__ = [
     "KINDS",
@@ -26,9 +24,11 @@ __all__ = [
     "find_activation",
     "find_function",
     "is_reference",
-    "known_function",
     "learnable_parameters",
     "register_activation",
     "resolve",
-    "slopes_at_zero",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,40 +1,29 @@
-"""Activations by name and by module, and the function that adds your own to the table."""
+"""Activations by name or reference, and the function that adds your own to the table."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from mpelu.activations.record import KINDS, ActivationRecord, LearnableParameter
-from mpelu.activations.table import TABLE
+from mpelu.activations.table import (
+    BY_CLASS,
+    KINDS,
+    TABLE,
+    ActivationRecord,
+    LearnableParameter,
+    class_path,
+    find_activation,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from mpelu.elementwise import ElementwiseFunction
-
-
-class ActivationParameter(NamedTuple):
-    """A learnable parameter of an activation in a model."""
-
-    name: str
-    """In the model, such as "layer1.0.act.alpha"."""
-    parameter: nn.Parameter
-    kind: str
-    """One of `KINDS`."""
-    label: str
-    """Such as "α of MPELU"."""
-
-
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_by_class = {record.module: record for record in TABLE.values() if record.module}
-"""By "package.module:Class"."""
 _references: dict[str, ActivationRecord] = {}
-"""By package.module:factory, as far as they have been resolved."""
+"""By package.module:factory, once resolved."""
 
 
 def register_activation(
@@ -42,7 +31,6 @@ def register_activation(
     build: Callable[..., nn.Module],
     *,
     label: str | None = None,
-    color: str = "#777777",
     parameters: Mapping[str, str] | None = None,
 ) -> ActivationRecord:
     """Adds an activation to the table.
@@ -54,18 +42,17 @@ def register_activation(
 
     Args:
         name: a new name, such as "swish2".
-        build: from the number of channels to a new module, for example the module's class. If it
-            has parameters called alpha, beta or dim, these are options of the activation.
-        label: as in tables and legends (default: the name of the module's class).
-        color: of its curves, as #rrggbb.
-        parameters: the learnable parameters of the module by attribute, and the kind of each, one
-            of `mpelu.activations.KINDS` (default: all, of kind "shape").
+        build: function from the number of channels to a new module, for example the module's class.
+            If it has parameters called alpha, beta or dim, these are options of the activation.
+        label: its name in tables and legends (default: the name of the module's class).
+        parameters: kind of each learnable parameter by attribute, one of
+            `mpelu.activations.KINDS` (default: all are learnable, of kind "shape").
 
     Returns:
         The record.
 
     Raises:
-        ValueError: if the name is taken, or `build` doesn't fit.
+        ValueError: if the name is taken, or `build` doesn't return a module.
 
     Example:
         >>> class Scaled(torch.nn.Module):
@@ -85,9 +72,7 @@ def register_activation(
         )
     if name in TABLE:
         raise ValueError(f"register_activation: the name {name!r} is taken; choose another")
-    if not re.fullmatch(r"#[0-9a-fA-F]{6}", color):
-        raise ValueError(f"register_activation: expected color as #rrggbb, got {color!r}")
-    record = _tried_out("register_activation", name, build, label, color, parameters)
+    record = _tried_out("register_activation", name, build, label, parameters)
     TABLE[name] = record
     return record
 
@@ -136,175 +121,11 @@ def is_reference(name: str) -> bool:
     return _REFERENCE.fullmatch(name) is not None
 
 
-def find_activation(module: nn.Module) -> ActivationRecord | None:
-    """The record of a module's class or of the nearest class that it inherits from.
-
-    None for torch.nn.Identity, which stands for many things besides an activation.
-
-    Example:
-        >>> find_activation(torch.nn.PReLU()).parameters[0].attribute
-        'weight'
-    """
-    found = _match(type(module))
-    return None if found is None else found[0]
-
-
-def find_function(function: Any) -> ActivationRecord | None:
-    """The record of the activation that a function of torch computes, also a method or in place.
-
-    Example:
-        >>> find_function(torch.nn.functional.relu).name, find_function(torch.Tensor.relu_).name
-        ('relu', 'relu')
-    """
-    try:
-        return _functions().get(function)
-    except TypeError:  # what can't be hashed
-        return None
-
-
-@cache
-def _functions() -> dict[Any, ActivationRecord]:
-    """The activations of torch.nn by the functions of their name."""
-    import torch
-
-    return {
-        getattr(home, name): record
-        for record in TABLE.values()
-        if record.module.startswith("torch.nn.")
-        for home in (torch.nn.functional, torch, torch.Tensor)
-        for name in (record.name, f"{record.name}_")
-        if hasattr(home, name)
-    }
-
-
-def learnable_parameters(model: nn.Module) -> Iterator[ActivationParameter]:
-    """Yields the learnable parameters of a model's activations, in order of depth.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 2), mpelu.MPELU(2))
-        >>> [found.name for found in learnable_parameters(model)]
-        ['1.alpha', '1.beta']
-    """
-    for path, module in model.named_modules():
-        record = find_activation(module)
-        if record is None:
-            continue
-        known = {each.attribute: each for each in record.parameters}
-        for attribute, parameter in module.named_parameters(recurse=False):
-            # A class that inherits from a known one may have more.
-            about = known.get(attribute, LearnableParameter(attribute=attribute))
-            name = f"{path}.{attribute}" if path else attribute
-            yield ActivationParameter(name, parameter, about.kind, record.label_of(about))
-
-
-def describe(activation: nn.Module | str) -> ElementwiseFunction | None:
-    """The elementwise function that a module computes, with its slopes at zero and its moments.
-
-    In closed form where the table has one; otherwise a copy of the module is run.
-
-    Args:
-        activation: a module, or the name of an activation of the table or of torch.nn, such as
-            "relu" or "tanh".
-
-    Returns:
-        None if the module isn't elementwise or has no values (lazy or meta).
-
-    Raises:
-        ValueError: if no elementwise activation has that name.
-
-    Example:
-        >>> mean, second = describe(torch.nn.ReLU()).moments()
-        >>> round(second, 4)
-        0.5
-        >>> round(describe("gelu").squared_slope(), 4)
-        0.4559
-    """
-    from torch.nn.modules.batchnorm import _NormBase
-    from torch.nn.parameter import is_lazy
-
-    from mpelu.graph import elementwise
-
-    if isinstance(activation, str):
-        return _named(activation)
-    if any(is_lazy(each) or each.is_meta for each in activation.parameters()):
-        return None
-    # A norm layer looks elementwise in evaluation mode.
-    if any(isinstance(each, _NormBase) for each in activation.modules()):
-        return None
-    return known_function(activation) or elementwise(activation)
-
-
-def _named(name: str) -> ElementwiseFunction:
-    from torch import nn
-
-    from mpelu.elementwise import LINEAR
-
-    plain = name.replace("_", "").lower()
-    if plain in ("linear", "identity"):
-        return LINEAR
-    builders: dict[str, Callable[[], nn.Module]] = {
-        each.lower(): getattr(nn, each) for each in nn.modules.activation.__all__
-    }
-    builders |= {each.replace("_", ""): partial(TABLE[each].make, 1) for each in TABLE}
-    try:
-        found = describe(builders[plain]())
-    except (KeyError, TypeError):  # no such name, or one without defaults, such as Threshold
-        found = None
-    if found is None:
-        raise ValueError(f"expected the name of an elementwise activation, got {name!r}")
-    return found
-
-
-def known_function(module: nn.Module) -> ElementwiseFunction | None:
-    """The function of a module that the table knows, without running it; otherwise None.
-
-    Example:
-        >>> known_function(torch.nn.LeakyReLU(0.1)).slope
-        0.1
-    """
-    found = _match(type(module))
-    if found is None:
-        return None
-    record, base = found
-    # A class that inherits from a known one may compute something else.
-    if record.function is None or type(module).forward is not base.forward:
-        return None
-    return record.function(module)
-
-
-def slopes_at_zero(record: ActivationRecord, **options: Any) -> tuple[float, float]:
-    """The slopes just below and just above zero, averaged over channels.
-
-    Args:
-        record: the activation.
-        **options: alpha and beta as far as the activation takes them.
-
-    Raises:
-        ValueError: for an option that it doesn't take, or if it isn't elementwise.
-
-    Example:
-        >>> slopes_at_zero(resolve("mpelu"), alpha=0.25, beta=2.0)
-        (0.5, 1.0)
-    """
-    given = record.check(**options)
-    if record.slopes is not None:
-        values = {**record.options, **given}
-        return record.slopes(**{name: values[name] for name in ("alpha", "beta") if name in values})
-    found = describe(record.sample(**given))
-    if found is None:
-        raise ValueError(f"{record.name}: expected an elementwise activation")
-    from mpelu.elementwise import average
-
-    _, below, above = found.at_zero()
-    return average(below), average(above)
-
-
 def _tried_out(
     caller: str,
     name: str,
     build: Callable[..., nn.Module],
     label: str | None = None,
-    color: str = "#777777",
     parameters: Mapping[str, str] | None = None,
 ) -> ActivationRecord:
     """A record for a factory that has been called once, and whose class is now recognized."""
@@ -334,15 +155,14 @@ def _tried_out(
         name=name,
         label=label or type(module).__name__,
         build=build,
-        color=color,
         parameters=tuple(
             LearnableParameter(attribute=each, kind=kind, symbol=symbols.get(each, ""))
             for each, kind in kinds.items()
         ),
-        module=_path(type(module)),
+        module=class_path(type(module)),
     )
     if _may_stand_for_it(type(module)):
-        _by_class.setdefault(record.module, record)
+        BY_CLASS.setdefault(record.module, record)
     return record
 
 
@@ -365,15 +185,3 @@ def _imported(reference: str) -> Any:
             raise ValueError(f"activation: {place} has no {path}")
         found = getattr(found, part)
     return found
-
-
-def _match(cls: type) -> tuple[ActivationRecord, Any] | None:
-    for base in cls.__mro__:
-        record = _by_class.get(_path(base))
-        if record is not None:
-            return record, base
-    return None
-
-
-def _path(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpelu.activations import TABLE, ActivationRecord, find_activation, known_function
+from mpelu.activations import TABLE, ActivationRecord, find_activation
+from mpelu.activations.table import known_function
 from mpelu.graph import elementwise, elementwise_function, isolated
 from mpelu.modules import MIN_BETA
 

@@ -48,3 +48,7 @@ def backend(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float
 
 
 __all__ = ["Backend", "backend"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -8,3 +8,7 @@ Example:
 from mpelu.models.registry import create, names
 
 __all__ = ["create", "names"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -66,10 +66,10 @@ def resolve(
 
 def _initialization(record: ActivationRecord, options: dict[str, Any]) -> dict[str, Any]:
     """slope and second_moment. What isn't elementwise is initialized as ReLU is."""
-    if record.slopes is not None:
-        below, above = activations.slopes_at_zero(record, **options)
-        if above == 1:
-            return {"slope": below}
+    if record.slope is not None:
+        chosen = {**record.options, **options}
+        chosen.pop("dim", None)
+        return {"slope": record.slope(**chosen)}
     function = activations.describe(record.sample(**options))
     if function is None:
         return {"slope": 0.0}

@@ -26,3 +26,7 @@ __all__ = [
     "tabulated_map",
     "tailored",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

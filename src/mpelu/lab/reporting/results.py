@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.reporting.colors import color_name
+from mpelu.lab.colors import color_name
 from mpelu.lab.reporting.curves import downsample
 from mpelu.lab.reporting.values import integer, items, number, objects, text, texts
 from mpelu.lab.run import files

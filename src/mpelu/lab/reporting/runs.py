@@ -6,8 +6,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab.colors import color_name
 from mpelu.lab.errors import UserError, one_line
-from mpelu.lab.reporting.colors import color_name
 from mpelu.lab.reporting.curves import learning_curves
 from mpelu.lab.reporting.learned import learned_histograms
 from mpelu.lab.reporting.values import integer, number, objects, text

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpelu.activations import TABLE
+from mpelu.lab import colors
 from mpelu.lab.studies.results import Plot, Series
 
 if TYPE_CHECKING:
@@ -33,15 +34,15 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[str, str]:
 def looks(lines: Sequence[Series]) -> list[tuple[str, str]]:
     """Color and line style of each line.
 
-    An activation has its color in `mpelu.activations`, and a style for each time it comes again.
+    An activation has its color in `mpelu.lab.colors`, and a style for each time it comes again.
     Where that gives too few styles, all lines take turns.
     """
     places: dict[str, int] = {}
     counts: dict[str, int] = {}
     found, others = [], cycle(BESIDE)
     for line in lines:
-        record = TABLE.get(line.activation)
-        color = next(others) if record is None else record.color
+        is_known = line.activation in TABLE
+        color = colors.COLORS.get(line.activation, colors.OTHER) if is_known else next(others)
         place, seen = places.setdefault(color, len(places)), counts.get(color, 0)
         found.append((color, STYLES[(place + seen) % len(STYLES)]))
         counts[color] = seen + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mpelu.activations import TABLE
+from mpelu.lab.colors import COLORS
 from mpelu.lab.studies.gather import Gathered
 from mpelu.lab.studies.results import Cell, Result
 from mpelu.lab.studies.study import Study
@@ -25,10 +25,10 @@ def shapes() -> list[tuple[str, nn.Module, str, str]]:
     from mpelu import MPELU
 
     return [
-        ("ReLU", nn.ReLU(), TABLE["relu"].color, "-"),
-        ("PReLU, a = 0.25", nn.PReLU(init=SLOPE), TABLE["prelu"].color, "--"),
-        ("ELU, α = 1", nn.ELU(), TABLE["elu"].color, "-."),
-        ("MPELU, α = 3, β = 1", MPELU(alpha=3.0), TABLE["mpelu"].color, "-"),
+        ("ReLU", nn.ReLU(), COLORS["relu"], "-"),
+        ("PReLU, a = 0.25", nn.PReLU(init=SLOPE), COLORS["prelu"], "--"),
+        ("ELU, α = 1", nn.ELU(), COLORS["elu"], "-."),
+        ("MPELU, α = 3, β = 1", MPELU(alpha=3.0), COLORS["mpelu"], "-"),
     ]
 
 
@@ -38,9 +38,9 @@ def special_cases() -> list[tuple[str, nn.Module, str, str]]:
 
     like_prelu = MPELU(alpha=ALPHA_LIKE_PRELU, beta=BETA_LIKE_PRELU)
     return [
-        ("α = 0: ReLU", MPELU(alpha=0.0), TABLE["relu"].color, "-"),
-        ("α = 25.6302, β = 0.01: close to PReLU 0.25", like_prelu, TABLE["prelu"].color, "--"),
-        ("α = 1, β = 1: ELU", MPELU(), TABLE["elu"].color, "-."),
+        ("α = 0: ReLU", MPELU(alpha=0.0), COLORS["relu"], "-"),
+        ("α = 25.6302, β = 0.01: close to PReLU 0.25", like_prelu, COLORS["prelu"], "--"),
+        ("α = 1, β = 1: ELU", MPELU(), COLORS["elu"], "-."),
         ("α = 98, β = 0.01: close to the identity", MPELU.identity(), "#CC79A7", ":"),
     ]
 

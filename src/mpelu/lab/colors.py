@@ -1,4 +1,4 @@
-"""Colors of activations on the page: those of the table, and lighter ones where it is dark."""
+"""Colors of activations in figures and on the page, where they are lighter if it is dark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,27 @@ from typing import Any
 
 from mpelu.activations import TABLE
 
+COLORS = {
+    "relu": "#000000",
+    "leaky_relu": "#56B4E9",
+    "prelu": "#0072B2",
+    "rrelu": "#E69F00",
+    "elu": "#009E73",
+    "celu": "#117733",
+    "srelu": "#CC79A7",
+    "selu": "#44AA99",
+    "gelu": "#332288",
+    "silu": "#882255",
+    "mish": "#AA4499",
+    "relu6": "#661100",
+    "hardswish": "#6699CC",
+    "pelu": "#999933",
+    "mpelu": "#D55E00",
+    "identity": "#999999",
+}
+"""By name, as #rrggbb; add the color of an activation of your own here."""
+OTHER = "#777777"
+"""Color of activations of the table that have none of their own."""
 DARK_PAPER = "#16181b"
 """Background of the dark theme."""
 _LEAST_CONTRAST = 4.0
@@ -23,8 +44,9 @@ def color_name(activation: Any) -> str:
 
 def activation_styles() -> str:
     """A style sheet with a class c-NAME for each activation of the table."""
-    light = "".join(f"--c-{name}: {record.color};" for name, record in TABLE.items())
-    dark = "".join(f"--c-{name}: {lightened(record.color)};" for name, record in TABLE.items())
+    colors = {name: COLORS.get(name, OTHER) for name in TABLE}
+    light = "".join(f"--c-{name}: {color};" for name, color in colors.items())
+    dark = "".join(f"--c-{name}: {lightened(color)};" for name, color in colors.items())
     rules = "".join(f".c-{name} {{--c: var(--c-{name})}}\n" for name in TABLE)
     return (
         f":root {{{light}}}\n"
