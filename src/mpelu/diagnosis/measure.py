@@ -30,7 +30,7 @@ from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement
 from mpelu.diagnosis.structure import Flow, followed_calls, gate_calls, has_equal_rows, mistake_in
 from mpelu.diagnosis.units import UnitShares, activation_of, own_axis, shares_of
 from mpelu.graph import (
-    NORMS,
+    NORM_KINDS,
     Call,
     Channels,
     Inputs,
@@ -349,7 +349,7 @@ def _kind(call: Call, layer: Layer | None, is_activation: bool) -> str | None:
         return "layer"
     if is_activation:
         return "activation"
-    if isinstance(call.target, NORMS) or call.kind in ("batch norm", "layer norm"):
+    if call.kind in NORM_KINDS:
         return "norm"
     return None
 

@@ -124,8 +124,9 @@ def has_trained(call: Call) -> bool:
     return any(each.requires_grad for each in (*own, *tensors_in((call.args, call.kwargs))))
 
 
+_CHANNEL_NORMS = {*KINDS["batch norm"], *KINDS["group norm"]}
 _STRAIGHT = {
-    *KINDS["batch norm"],
+    *_CHANNEL_NORMS,
     "identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout", "contiguous",
     "flatten",
 }  # fmt: skip
@@ -151,7 +152,7 @@ def layers_in_a_row(calls: Sequence[Call]) -> tuple[list[tuple[Call, Call]], int
         first = dense.get(fed)
         if first is None or uses[fed] != 1 or ("flatten" in between and not first.kernel):
             continue  # what a linear layer makes of tokens may be flattened for the next
-        has_norm = not between.isdisjoint(KINDS["batch norm"])
+        has_norm = not between.isdisjoint(_CHANNEL_NORMS)
         # Blocks that end in a norm and go on wider are the bottlenecks of MobileNets.
         rank = layer.out_channels if has_norm else min(first.fan_in, layer.out_channels)
         if first.out_channels >= rank:

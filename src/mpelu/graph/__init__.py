@@ -4,26 +4,28 @@
 of them changes the model. Other packages import from here, never from the modules inside.
 """
 
-from mpelu.graph.attention import attention_forward
 from mpelu.graph.calls import (
     INPUT,
+    UNKNOWN,
     Call,
-    Inputs,
+    Layer,
     Ref,
-    arguments,
-    check_inputs,
-    check_model,
-    collector_paused,
-    evaluating,
-    input_error,
-    is_frozen,
-    reason,
+    fans,
+    layer_of,
+    name_of,
+    plain_name,
     substitute,
     tensors_in,
-    unwrap,
 )
 from mpelu.graph.channels import Channels, find_channels
-from mpelu.graph.layers import Layer, fans, layer_of
+from mpelu.graph.leaves import (
+    LEAVES,
+    attention_forward,
+    elementwise,
+    elementwise_function,
+    is_opaque,
+    isolated,
+)
 from mpelu.graph.ops import (
     ARITHMETIC,
     COMPARES,
@@ -31,21 +33,29 @@ from mpelu.graph.ops import (
     KINDS,
     MIXES,
     MOVES,
+    NORM_KINDS,
     NORMS,
     NOT_NEGATIVE,
     SIGN_KEPT,
-    name_of,
-    plain_name,
 )
-from mpelu.graph.probe import (
-    LEAVES,
-    elementwise,
-    elementwise_function,
-    is_opaque,
-    isolated,
+from mpelu.graph.recorded import Known, record, record_shapes
+from mpelu.graph.state import (
+    Inputs,
+    arguments,
+    check_inputs,
+    check_model,
+    collector_paused,
+    copied,
+    evaluating,
+    input_error,
+    is_frozen,
+    reason,
+    restored_on_error,
+    snapshot,
+    unchanged,
+    unchanged_on_error,
+    unwrap,
 )
-from mpelu.graph.recorded import UNKNOWN, Known, record, record_shapes
-from mpelu.graph.state import copied, restored_on_error, snapshot, unchanged, unchanged_on_error
 from mpelu.graph.symbolic import trace
 from mpelu.graph.weights import WEIGHT_HOOKS, Weights, extent, is_zero
 
@@ -59,6 +69,7 @@ __all__ = [
     "MIXES",
     "MOVES",
     "NORMS",
+    "NORM_KINDS",
     "NOT_NEGATIVE",
     "SIGN_KEPT",
     "UNKNOWN",

@@ -1,28 +1,30 @@
-"""The calls a model makes, each with the calls that feed it; checks of a model and its inputs."""
+"""The calls a model makes: what feeds each, and the layer it runs.
+
+A layer is a linear or convolutional layer or a matrix product with a weight, as a module or as a
+function.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
-from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn import functional as F
 
 from mpelu.graph.ops import KIND_OF
 
-Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
-"""What a model is called with: one tensor, positional arguments or keyword arguments."""
-
 INPUT = "input"
+"""Name of the call that stands for an input of the model."""
+UNKNOWN = "a tensor of unknown origin"
+"""Name of the call that stands for a tensor made where torch functions can't be watched."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Ref:
         return {}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Call:
     """A call of a leaf module or of a torch function."""
 
@@ -52,32 +54,63 @@ class Call:
     """None for an input of the model, and for a tensor of unknown origin."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    fed_by: tuple[int, ...] = ()
+    """Indices of the calls whose outputs this one takes, in order."""
     shape: torch.Size | None = None
-    """Of the output, if it is known and a single tensor."""
+    """Shape of the output, once it is known to be a single tensor."""
 
-    @cached_property
-    def fed_by(self) -> tuple[int, ...]:
-        """Indices of the calls whose outputs this one takes, in order."""
-        found: list[Ref] = []
-        substitute(self.args, Ref, found.append)
-        if self.kwargs:
-            substitute(self.kwargs, Ref, found.append)
-        return tuple(ref.index for ref in found)
+    @classmethod
+    def of(
+        cls, name: str, target: Any, args: Any, kwargs: Any, kind: type, read: Callable[[Any], Any]
+    ) -> Call:
+        """A call with the arguments of one kind read first: as a `Ref` if they come from a call."""
+        fed_by: list[int] = []
+
+        def note(value: Any) -> Any:
+            found = read(value)
+            if isinstance(found, Ref):
+                fed_by.append(found.index)
+            return found
+
+        args = substitute(args, kind, note)
+        kwargs = substitute(kwargs, kind, note) if kwargs else {}
+        return cls(name, target, args, kwargs, tuple(fed_by))
 
     @cached_property
     def operation(self) -> str:
-        """The plain name of what it runs, by which `mpelu.graph.ops` knows operations."""
-        is_module = isinstance(self.target, nn.Module)
-        return (type(self.target).__name__ if is_module else self.name).replace("_", "").lower()
+        """Plain name of the operation, as in the table of `mpelu.graph.ops`."""
+        return plain_name(self._names[0])
 
     @cached_property
     def kind(self) -> str | None:
-        """The kind of operation it runs, one of `KINDS`; None for any other."""
-        return KIND_OF.get(self.operation)
+        """Kind of the operation, one of `KINDS`; None for an operation that has none."""
+        return next(
+            (KIND_OF[name] for name in map(plain_name, self._names) if name in KIND_OF), None
+        )
+
+    @property
+    def _names(self) -> Sequence[Any]:
+        """A module's classes, from its own on; the name of a function."""
+        return type(self.target).__mro__ if isinstance(self.target, nn.Module) else (self.name,)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """The argument, whether it was passed by position or by name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
+
+def name_of(function: Any) -> str:
+    """Name of a function or method as it appears in a report, such as "add" for Tensor.__iadd__."""
+    function = getattr(function, "overloadpacket", function)  # of the dispatcher: without overload
+    name = str(getattr(function, "__name__", function))
+    if name == "__get__":  # a property, such as Tensor.T
+        name = str(getattr(getattr(function, "__self__", None), "__name__", name))
+    return name.strip("_")
+
+
+def plain_name(target: Any) -> str:
+    """Name of a function or of a module's class, in lower case without underscores."""
+    name = type(target).__name__ if isinstance(target, nn.Module) else name_of(target)
+    return name.replace("_", "").lower()
 
 
 def substitute(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:
@@ -115,6 +148,8 @@ def tensors_in(value: Any) -> list[Tensor]:
         >>> len(tensors_in({"a": torch.zeros(1), "b": [torch.zeros(1), 2]}))
         2
     """
+    if isinstance(value, Tensor):
+        return [value]
     found: list[Tensor] = []
     seen: set[int] = set()
 
@@ -138,120 +173,218 @@ def tensors_in(value: Any) -> list[Tensor]:
     return found
 
 
-def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as positional and keyword arguments."""
-    if isinstance(inputs, Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return tuple(inputs) if isinstance(inputs, Sequence) else (inputs,), {}
+@dataclass(frozen=True)
+class Layer:
+    """A weight and how a call uses it."""
+
+    weight: Tensor
+    """As the call takes it: a parameter, a view of one, or computed from one."""
+    bias: Tensor | None
+    fan_in: float
+    fan_out: float
+    channels: int
+    """Number of input channels."""
+    out_channels: int
+    fed: int
+    """Index of the call whose output is the layer's input."""
+    groups: int = 1
+    transposed: bool = False
+    kernel: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    padding: tuple[tuple[int, int], ...] = ()
+    """Zeros before and after along each spatial axis, or what a transposed layer cuts off its
+    output there; empty where the padding isn't zeros."""
+    is_standard: bool = True
+    """Whether the weight has the layout of torch.nn: outputs first, or inputs if transposed."""
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel, DataParallel or torch.compile."""
-    inner: object = model
-    while isinstance(inner, nn.Module):
-        model = inner
-        is_parallel = isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel))
-        inner = getattr(model, "module" if is_parallel else "_orig_mod", None)
-    return model
+def layer_of(call: Call) -> Layer | None:
+    """The layer a call runs, or None if it runs something else."""
+    target: Any = call.target
+    if target is None or not call.fed_by:
+        return None
+    if isinstance(target, nn.Module):
+        rule = next((_LAYERS[kind] for kind in type(target).__mro__ if kind in _LAYERS), None)
+    else:
+        try:
+            rule = _LAYERS.get(getattr(target, "overloadpacket", target))
+        except TypeError:  # a callable that can't be hashed
+            return None
+    return None if rule is None else rule(call)
 
 
-def is_frozen(module: nn.Module) -> bool:
-    """Whether the module itself has parameters and none of them is trained."""
-    parameters = list(module.parameters(recurse=False))
-    return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
+def fans(weight: Tensor, groups: int = 1, transposed: bool = False) -> tuple[int, int]:
+    """How many inputs feed an output of the layer, and how many outputs an input feeds."""
+    per_group = weight.size(0) // groups
+    receptive = math.prod(weight.shape[2:])
+    inputs, outputs = (per_group, weight.size(1)) if transposed else (weight.size(1), per_group)
+    return inputs * receptive, outputs * receptive
 
 
-@contextlib.contextmanager
-def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Sets evaluation mode, except for trained batch norm, which uses batch statistics, and for
-    layers whose spectral norm is a hook: its first vectors are random, and say nothing.
-    """
-    modes = [(module, module.training) for module in modules]
-    try:
-        for module, _ in modes:
-            hooks = module._forward_pre_hooks.values()
-            module.training = (isinstance(module, _BatchNorm) and not is_frozen(module)) or any(
-                isinstance(hook, SpectralNorm) for hook in hooks
-            )
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+def _linear(call: Call) -> Layer | None:
+    weight, bias = _given(call, "weight", "bias")
+    if not _are_tensors(weight, bias) or weight.dim() != 2:
+        return None
+    outputs, inputs = weight.shape
+    return Layer(weight, bias, inputs, outputs, inputs, outputs, call.fed_by[0])
 
 
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Without cyclic garbage collection.
-
-    A walk makes many small objects and keeps them all, at which the collector goes through every
-    module of the network again: a third of the time for 1001 layers.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def _convolution(call: Call) -> Layer | None:
+    settings = _given(call, "weight", "bias", "stride", "padding", "dilation", "groups")
+    layer = _convolved(call, *settings)
+    if layer is None or getattr(call.target, "padding_mode", "zeros") == "zeros":
+        return layer
+    return dataclasses.replace(layer, padding=())
 
 
-def check_model(
-    caller: str, model: nn.Module, generator: torch.Generator | None
-) -> dict[str, nn.Parameter]:
-    """The model's parameters; raises unless weights are among them, in memory and where the
-    generator is.
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(model).__name__}")
-    parameters = dict(model.named_parameters())
-    for name, parameter in parameters.items():
-        if is_lazy(parameter):
-            raise ValueError(f"{caller}: expected weights with a shape, got a lazy {name}")
-        if parameter.is_meta:
-            raise ValueError(f"{caller}: expected weights with memory, got {name} on meta")
-        if generator is not None and generator.device.type != parameter.device.type:
-            raise ValueError(
-                f"{caller}: expected a generator on {parameter.device.type} as {name}, "
-                f"got one on {generator.device.type}"
-            )
-    if not any(parameter.dim() > 1 for parameter in parameters.values()):
-        raise ValueError(
-            f"{caller}: expected a model with weights, got none of two or more dimensions in "
-            f"{type(model).__name__}"
-        )
-    return parameters
+def _transposed(call: Call) -> Layer | None:
+    names = ("weight", "bias", "stride", "padding", "dilation", "groups")
+    order = ("weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+    return _convolved(call, *_given(call, *names, order=order), transposed=True)
 
 
-def check_inputs(caller: str, inputs: Inputs) -> None:
-    """Raises if there is no tensor among the inputs or one isn't finite."""
-    tensors: list[Tensor] = []
-    substitute(arguments(inputs), Tensor, tensors.append)
-    if not tensors:
-        raise ValueError(f"{caller}: expected tensors as inputs, got {type(inputs).__name__}")
-    if not any(tensor.numel() for tensor in tensors):
-        raise ValueError(
-            f"{caller}: expected inputs with values, got an empty one of shape "
-            f"{list(tensors[0].shape)}"
-        )
-    for tensor in tensors:
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise ValueError(
-                f"{caller}: expected finite inputs, got NaN or infinity in one of shape "
-                f"{list(tensor.shape)}"
-            )
+def _aten_convolution(call: Call) -> Layer | None:
+    weight, bias, stride, padding, dilation, transposed, _, groups = call.args[1:9]
+    settings = (weight, bias, stride, padding, dilation, groups)
+    return _convolved(call, *settings, transposed=transposed)
 
 
-def input_error(caller: str, inputs: Inputs, error: Exception) -> ValueError:
-    """What a forward pass raised, in one line with the shapes it was given."""
-    shapes: list[list[int]] = []
-    substitute(arguments(inputs), Tensor, lambda tensor: shapes.append(list(tensor.shape)))
-    return ValueError(
-        f"{caller}: expected inputs the model can run on, got shapes {shapes}: {reason(error)}"
+_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+
+
+def _given(call: Call, *names: str, order: Sequence[str] | None = None) -> list[Any]:
+    """Settings by name: attributes of a module, or arguments of a function after its input."""
+    if isinstance(call.target, nn.Module):
+        return [getattr(call.target, name) for name in names]
+    places = order or names
+    return [call.argument(places.index(name) + 1, name, _DEFAULTS.get(name)) for name in names]
+
+
+def _convolved(
+    call: Call,
+    weight: Any,
+    bias: Any,
+    stride: int | Sequence[int],
+    padding: str | int | Sequence[int],
+    dilation: int | Sequence[int],
+    groups: int,
+    *,
+    transposed: bool = False,
+) -> Layer | None:
+    if not _are_tensors(weight, bias):
+        return None
+    kernel = tuple(weight.shape[2:])
+    strides, dilations = _by_axis(stride, len(kernel)), _by_axis(dilation, len(kernel))
+    if padding == "same":
+        totals = [step * (size - 1) for step, size in zip(dilations, kernel, strict=True)]
+        zeros = tuple((total // 2, total - total // 2) for total in totals)
+    else:
+        amounts = _by_axis(0 if isinstance(padding, str) else padding, len(kernel))
+        zeros = tuple((amount, amount) for amount in amounts)
+    fan_in, fan_out = fans(weight, groups, transposed)
+    inputs, outputs = weight.size(1) * groups, weight.size(0)
+    if transposed:
+        inputs, outputs = weight.size(0), weight.size(1) * groups
+    return Layer(
+        weight,
+        bias,
+        # The taps of a transposed layer are spread over stride positions.
+        fan_in / math.prod(strides) if transposed else fan_in,
+        fan_out,
+        inputs,
+        outputs,
+        call.fed_by[0],
+        groups,
+        transposed,
+        kernel,
+        strides,
+        dilations,
+        zeros,
     )
 
 
-def reason(error: Exception) -> str:
-    """The first line of an error."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _by_axis(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
+
+
+def _are_tensors(weight: Any, bias: Any) -> bool:
+    return (
+        isinstance(weight, Tensor)
+        and weight.numel() > 0
+        and (bias is None or isinstance(bias, Tensor))
+    )
+
+
+def _product(weight: Any, bias: Any, data: Any, *, on_left: bool = False) -> Layer | None:
+    """A matrix product with a weight on one side: inputs are contracted, the rest are outputs."""
+    if not isinstance(data, Ref) or not _is_weight(weight):
+        return None
+    rows, columns = weight.shape[-2:]
+    inputs, outputs = (columns, rows) if on_left else (rows, columns)
+    bias = bias if isinstance(bias, Tensor) else None
+    return Layer(weight, bias, inputs, outputs, inputs, outputs, data.index, is_standard=False)
+
+
+def _addmm(call: Call) -> Layer | None:
+    return _product(call.argument(2, "mat2"), call.argument(0, "input"), call.argument(1, "mat1"))
+
+
+def _matmul(call: Call) -> Layer | None:
+    left, right = call.argument(0, "input"), call.argument(1, "other")
+    return _product(right, None, left) or _product(left, None, right, on_left=True)
+
+
+def _grouped_mm(call: Call) -> Layer | None:
+    return _product(call.argument(1, "mat2"), None, call.argument(0, "input"))
+
+
+def _einsum(call: Call) -> Layer | None:
+    """A contraction of one signal with one weight."""
+    operands = call.args[1:]
+    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
+        operands = tuple(operands[0])
+    equation = call.args[0] if call.args else None
+    if not isinstance(equation, str) or "->" not in equation or len(operands) != 2:
+        return None
+    inputs, output = equation.replace(" ", "").split("->")
+    terms = inputs.split(",")
+    for term, weight, data in zip(terms, operands, reversed(operands), strict=True):
+        if _is_weight(weight) and isinstance(data, Ref) and len(term) == weight.dim():
+            sizes = dict(zip(term, weight.shape, strict=True))
+            other = terms[1 - terms.index(term)]
+            summed = math.prod(sizes[axis] for axis in sizes if axis not in output)
+            kept = math.prod(sizes[axis] for axis in sizes if axis in output and axis not in other)
+            return Layer(weight, None, summed, kept, summed, kept, data.index, is_standard=False)
+    return None
+
+
+def _is_weight(value: Any) -> bool:
+    """Whether it is trained: a matrix of constants is not a layer."""
+    return (
+        isinstance(value, Tensor)
+        and value.dim() > 1
+        and value.numel() > 0
+        and (
+            isinstance(value, nn.Parameter)
+            or value.requires_grad
+            or isinstance(value._base, nn.Parameter)
+        )
+    )
+
+
+_ATEN = torch.ops.aten
+_RULES: list[tuple[Callable[[Call], Layer | None], list[Any]]] = [
+    (_linear, [nn.Linear, F.linear]),
+    (_convolution, [nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d]),
+    (_transposed, [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d]),
+    (_transposed, [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d]),
+    (_aten_convolution, [_ATEN.convolution]),
+    (_addmm, [torch.addmm, Tensor.addmm, _ATEN.addmm]),
+    (_matmul, [torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm, Tensor.bmm]),
+    (_matmul, [Tensor.__matmul__, Tensor.__rmatmul__, operator.matmul, _ATEN.mm, _ATEN.bmm]),
+    (_grouped_mm, [getattr(torch, "_grouped_mm", None), getattr(F, "grouped_mm", None)]),
+    (_einsum, [torch.einsum, torch.functional.einsum]),
+]
+_LAYERS = {target: rule for rule, targets in _RULES for target in targets if target is not None}
+"""By class of module or by function."""

@@ -1,4 +1,4 @@
-"""Which dimension of a tensor has the channels: that which its layer made, wherever it goes."""
+"""Tracks which dimension of each tensor holds the channels that its layer made."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import batchnorm, conv, instancenorm
 
 from mpelu.graph.calls import Call, Ref
-from mpelu.graph.ops import KINDS, MOVES
+from mpelu.graph.ops import MOVES
 
 
 def find_channels(calls: Sequence[Call]) -> list[Channels | None]:
@@ -58,31 +57,20 @@ def _made_by(
     call: Call, calls: Sequence[Call], found: Sequence[Channels | None]
 ) -> Channels | None:
     """The channels that a layer makes, whatever comes in."""
-    target, name = call.target, call.name
-    if isinstance(target, nn.Module):
-        label = f"{name} ({type(target).__name__})"
-        if isinstance(target, conv._ConvNd):
-            return Channels(_conv_dim(call, target.weight.dim() - 2), label)
-        if isinstance(target, (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, nn.RNNBase)):
-            return Channels(-1, label)
-        if isinstance(target, (nn.LayerNorm, nn.RMSNorm)):
-            return Channels(-1, label) if len(target.normalized_shape) == 1 else None
-        if isinstance(target, (batchnorm._BatchNorm, instancenorm._InstanceNorm, nn.GroupNorm)):
-            return Channels(1, label)
-        return None
     if _is_product(call):
         return _of_product(call, calls, found)
-    kind = call.kind
-    if kind == "convolution":
-        return Channels(_conv_dim(call, int(name[-2])), name)
-    if kind in ("linear", "layer norm"):
-        return Channels(-1, name)
-    return Channels(1, name) if kind == "batch norm" else None
-
-
-def _conv_dim(call: Call, spatial: int) -> int:
-    """1, or 0 for an image without a batch."""
-    return 1 if call.shape is None else len(call.shape) - spatial - 1
+    target: Any = call.target
+    is_module = isinstance(target, nn.Module)
+    source = f"{call.name} ({type(target).__name__})" if is_module else call.name
+    if call.kind == "convolution":
+        spatial = target.weight.dim() - 2 if is_module else int(call.name[-2])
+        # An image without a batch has its channels in front.
+        return Channels(1 if call.shape is None else len(call.shape) - spatial - 1, source)
+    if call.kind == "layer norm" and is_module and len(target.normalized_shape) > 1:
+        return None
+    if call.kind in ("linear", "recurrent", "layer norm"):
+        return Channels(-1, source)
+    return Channels(1, source) if call.kind in ("batch norm", "group norm") else None
 
 
 def _is_product(call: Call) -> bool:
@@ -153,7 +141,6 @@ def carried(call: Call, before: Channels, shape: torch.Size | None, batch: int) 
     if shape is None or call.shape is None:  # one of several outputs, or nothing is known of shapes
         return _carried_blindly(call, before)
     old, new, position = len(shape), len(call.shape), before.position(len(shape))
-    operation = call.operation
     if call.kind == "reshape" and shape != call.shape:
         return _reshaped(before, shape, call.shape, batch)
     order = _order(call, old)
@@ -161,7 +148,7 @@ def carried(call: Call, before: Channels, shape: torch.Size | None, batch: int) 
         return _at(order.index(position), new, before)
     if new == old:
         return before
-    if operation == "unsqueeze":
+    if call.operation == "unsqueeze":
         inserted = call.argument(1, "dim") % new
         return _at(position + (inserted <= position), new, before)
     if position == old - 1 and call.shape[-1:] == shape[-1:]:
@@ -172,14 +159,13 @@ def carried(call: Call, before: Channels, shape: torch.Size | None, batch: int) 
 
 
 def _carried_blindly(call: Call, before: Channels) -> Channels | None:
-    """The same without shapes, as far as that goes."""
-    operation = call.operation
-    if operation == "permute":
-        ndim = len(_given(call))
-        return _at(_permuted(call, ndim).index(before.position(ndim)), ndim, before)
-    if operation in ("transpose", "swapaxes") and set(_given(call)) == {1, -1}:
+    """The same without shapes, where the call alone tells."""
+    if call.operation == "permute":
+        order = _order(call, len(_given(call))) or []
+        return _at(order.index(before.position(len(order))), len(order), before)
+    if call.operation in ("transpose", "swapaxes") and set(_given(call)) == {1, -1}:
         return Channels({1: -1, -1: 1}.get(before.dim, before.dim), before.source)
-    if operation == "flatten":
+    if call.operation == "flatten":
         layer: Any = call.target
         start = getattr(layer, "start_dim", None) or call.argument(1, "start_dim", 0)
         if start == 0:  # with the batch
@@ -201,22 +187,20 @@ def _given(call: Call) -> list[int]:
     return [value for value in values if isinstance(value, int)]
 
 
-def _permuted(call: Call, ndim: int) -> list[int]:
-    return [dim % ndim for dim in _given(call)]
-
-
 def _order(call: Call, ndim: int) -> list[int] | None:
     """For calls that exchange dimensions: which old one stands at each position."""
+    if call.kind != "exchange":
+        return None
     order = list(range(ndim))
-    if call.name == "permute":
-        return _permuted(call, ndim)
+    if call.operation == "permute":
+        return [dim % ndim for dim in _given(call)]
     if call.name == "T":
         return order[::-1]
     pair = [-2, -1] if call.name in ("t", "mT", "mH", "H", "adjoint") else _given(call)
-    if call.name.replace("_", "").lower() not in KINDS["exchange"] or len(pair) != 2 or ndim < 2:
+    if len(pair) != 2 or ndim < 2:
         return None
     one, other = (each % ndim for each in pair)
-    if call.name in ("movedim", "moveaxis"):
+    if call.operation in ("movedim", "moveaxis"):
         order.insert(other, order.pop(one))
     else:
         order[one], order[other] = order[other], order[one]

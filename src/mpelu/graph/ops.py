@@ -6,9 +6,6 @@ lower case without underscores, so that F.layer_norm and nn.LayerNorm are one op
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import nn
 from torch.nn.modules import batchnorm, instancenorm, normalization
 
 NORMS = (
@@ -19,21 +16,6 @@ NORMS = (
     normalization.RMSNorm,
 )
 """Classes of modules that set the scale of a signal."""
-
-
-def name_of(function: Any) -> str:
-    """Name of a function or method as it appears in a report, such as "add" for Tensor.__iadd__."""
-    function = getattr(function, "overloadpacket", function)  # of the dispatcher: without overload
-    name = str(getattr(function, "__name__", function))
-    if name == "__get__":  # a property, such as Tensor.T
-        name = str(getattr(getattr(function, "__self__", None), "__name__", name))
-    return name.strip("_")
-
-
-def plain_name(target: Any) -> str:
-    """Name of a function or of a module's class, in lower case without underscores."""
-    name = type(target).__name__ if isinstance(target, nn.Module) else name_of(target)
-    return name.replace("_", "").lower()
 
 
 def _each(pattern: str) -> list[str]:
@@ -70,20 +52,19 @@ KINDS: dict[str, tuple[str, ...]] = {
     "join": ("cat", "concat", "concatenate", "stack", "hstack", "vstack"),
     "split": ("chunk", "split", "splitwithsizes", "tensorsplit", "unbind", "meshgrid"),
     "add": ("add", "iadd", "radd"),
-    "subtract": ("sub", "isub", "rsub"),
+    "subtract": ("sub", "subtract", "isub", "rsub"),
     "multiply": ("mul", "multiply", "imul", "rmul"),
     "divide": ("div", "divide", "truediv", "itruediv", "truedivide", "rdiv", "reciprocal"),
     "product": (
         "matmul", "rmatmul", "imatmul", "mm", "bmm", "mv", "dot", "inner", "outer", "addmm",
         "baddbmm", "einsum",
     ),
-    "linear": ("linear", "embedding"),
+    "linear": ("linear", "bilinear", "embedding", "embeddingbag"),
+    "recurrent": ("rnn", "lstm", "gru"),
     "convolution": (*_each("conv{}d"), *_each("convtranspose{}d")),
     "attention": ("scaleddotproductattention",),
-    "batch norm": (
-        "batchnorm", *_each("batchnorm{}d"), "syncbatchnorm", "groupnorm", "instancenorm",
-        *_each("instancenorm{}d"),
-    ),
+    "batch norm": ("batchnorm", *_each("batchnorm{}d"), "syncbatchnorm"),
+    "group norm": ("groupnorm", "instancenorm", *_each("instancenorm{}d")),
     "layer norm": ("layernorm", "rmsnorm"),
     "average": (
         *_each("avgpool{}d"), *_each("adaptiveavgpool{}d"), "mean", "nanmean",
@@ -102,6 +83,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 KIND_OF = {name: kind for kind, names in KINDS.items() for name in names}
 
+NORM_KINDS = ("batch norm", "group norm", "layer norm")
 MOVES = ("reshape", "exchange", "view")
 """Kinds that move values and leave them as they are."""
 ADDITIONS = ("add", "subtract")

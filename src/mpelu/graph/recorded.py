@@ -8,284 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.utils.parametrize import ParametrizationList
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from mpelu.graph.attention import attention_forward
-from mpelu.graph.calls import (
-    INPUT,
-    Call,
-    Inputs,
-    Ref,
-    arguments,
-    evaluating,
-    substitute,
-    tensors_in,
-)
-from mpelu.graph.dispatched import Dispatched
-from mpelu.graph.ops import name_of
-from mpelu.graph.probe import is_elementwise_call, is_leaf
-from mpelu.graph.state import unchanged
+from mpelu.graph.calls import INPUT, UNKNOWN, Call, Ref, name_of, substitute, tensors_in
+from mpelu.graph.leaves import attention_forward, is_elementwise_call, is_leaf
+from mpelu.graph.state import Inputs, arguments, evaluating, unchanged
 from mpelu.graph.weights import Weights, place
 
 Before = Callable[[Call, tuple[Any, ...], dict[str, Any]], None]
 """Takes a call and the arguments it is about to get."""
 After = Callable[[Call, Tensor, Callable[[], Tensor]], Tensor]
 """Takes a call, its output and a way to run it again; returns the output to go on with."""
-
 Known = Callable[[Call], bool]
 """Whether a call is understood as it is. Others are looked into."""
-
-UNKNOWN = "a tensor of unknown origin"
-"""Name of the call that stands for a tensor made where torch functions can't be watched."""
-
-
-class _Recorder(TorchFunctionMode):
-    """Writes down the calls of leaf modules and, outside of these, of torch functions."""
-
-    def __init__(
-        self, weights: Weights, before: Before | None, after: After | None, known: Known | None
-    ) -> None:
-        super().__init__()
-        self.calls: list[Call] = []
-        self.weights = weights
-        self._before, self._after, self._known = before, after, known
-        self._inside_leaf = False
-        self._reals: dict[int, tuple[Tensor, Tensor]] = {}
-        """Constants with values, by the id of the fake tensor that stands for them."""
-        self._places: dict[tuple[Any, ...], int] | None = None
-        """While a call is looked into: the calls that tensors come from, by their place."""
-        # Weak, so that watching keeps no activation alive; the reference tells a tensor from a
-        # later one with the same id.
-        self._origin: dict[int, tuple[weakref.ref[Tensor], int | None]] = {}
-
-    def _ref(self, tensor: Tensor) -> Tensor | Ref:
-        """The call a tensor comes from, or the tensor itself if it comes from none."""
-        known = self._origin.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return self._real(tensor) if known[1] is None else Ref(known[1])
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # inside vmap
-            return self._ref(torch._C._functorch.get_unwrapped(tensor))
-        if self._places is not None and self.weights.name(tensor) is None:
-            index = self._places.get(place(tensor))
-            return tensor if index is None else Ref(index)
-        return tensor
-
-    def _remember(self, output: Any, index: int | None) -> None:
-        for tensor in tensors_in(output):
-            self._origin[id(tensor)] = weakref.ref(tensor), index
-
-    def _is_foreign(self, value: Any) -> bool:
-        """Whether it is a tensor of numbers that no watched function returned."""
-        if not isinstance(value, Tensor):
-            return False
-        known = self._origin.get(id(value))
-        if known is not None and known[0]() is value:
-            return False
-        with torch._C.DisableTorchFunction():  # asking isn't part of the model
-            is_real = value.is_floating_point()
-        if not is_real:
-            return False
-        return not isinstance(self._ref(value), Ref) and self.weights.name(value) is None
-
-    def add(self, call: Call, output: Any) -> None:
-        self._remember(output, len(self.calls))
-        self.calls.append(call)
-
-    def add_input(self, value: Any, name: str = INPUT) -> None:
-        for tensor in tensors_in(value):
-            self.add(Call(name, None, (tensor,), {}, tensor.shape), tensor)
-
-    def add_constants(self, tensors: Iterator[Tensor]) -> None:
-        for tensor in tensors:
-            self._remember(tensor, None)
-
-    def run(
-        self, name: str, target: Any, args: tuple[Any, ...], kwargs: Any, forward: Callable[[], Any]
-    ) -> Any:
-        first = args[0] if args else next(iter(kwargs.values()), None)
-        if self._is_foreign(first) and _has_weight(target, args, kwargs):
-            self.add_input(first, UNKNOWN)
-        fed_args, fed_kwargs = substitute((args, kwargs), Tensor, self._ref)
-        call = Call(name, target, fed_args, fed_kwargs)
-        if not call.fed_by:
-            output = forward()
-            if isinstance(output, (Tensor, tuple, list)):
-                self._remember(output, None)
-                self._derive(name, target, args, kwargs, output)
-                self._make_real(target, args, kwargs, output)
-            return output
-        if self._before is not None:
-            with self._unwatched():
-                self._before(call, args, kwargs)
-        if self._places is None and not self._is_known(call):
-            return self._look_inside(call, tensors_in((args, kwargs)), forward)
-        return self._finish(call, forward(), args, forward)
-
-    def _is_known(self, call: Call) -> bool:
-        was_inside, self._inside_leaf = self._inside_leaf, True  # it may try copies of the module
-        try:
-            return self._known is None or self._known(call)
-        finally:
-            self._inside_leaf = was_inside
-
-    def _finish(self, call: Call, output: Any, args: tuple[Any, ...], forward: Any) -> Any:
-        """Writes a call down, now that its output is there."""
-        name, target, fed_args, fed_kwargs = call.name, call.target, call.args, call.kwargs
-        if isinstance(output, Tensor):
-            with self._unwatched():
-                call = Call(name, target, fed_args, fed_kwargs, output.shape)
-                if self._after is not None:
-                    output = self._after(call, output, forward)
-        elif target is Tensor.__setitem__:  # the tensor assigned to is what comes out
-            self.add(Call(name, target, fed_args, fed_kwargs, args[0].shape), args[0])
-            return output
-        elif not isinstance(output, (tuple, list, dict)) and not tensors_in(output):
-            return output
-        self._note_use(name, tensors_in((fed_args, fed_kwargs)))
-        self.add(call, output)
-        return output
-
-    def _look_inside(self, call: Call, inputs: list[Tensor], forward: Callable[[], Any]) -> Any:
-        """Runs a call nobody knows, and writes down the dispatcher's operations in its place.
-
-        It stays one call if it is elementwise, or if they don't lead to its output.
-        """
-        start = len(self.calls)
-        refs = [(tensor, self._ref(tensor)) for tensor in inputs]
-        self._places = {place(each): ref.index for each, ref in refs if isinstance(ref, Ref)}
-        alive: list[Any] = []  # so that no place is taken twice
-        was_inside, self._inside_leaf = self._inside_leaf, True
-
-        def operation(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-            output = self.run(name_of(func), func, args, kwargs, lambda: func(*args, **kwargs))
-            alive.append(output)
-            for tensor in tensors_in(output):
-                ref = self._ref(tensor)
-                if isinstance(ref, Ref) and self._places is not None:
-                    self._places[place(tensor)] = ref.index
-            return output
-
-        try:
-            with Dispatched(operation, self._known):
-                output = forward()
-            ends = [self._ref(tensor) for tensor in tensors_in(output)]
-        finally:
-            self._inside_leaf, self._places = was_inside, None
-        if isinstance(output, Tensor):
-            call = Call(call.name, call.target, call.args, call.kwargs, output.shape)
-        leads = bool(ends) and all(isinstance(end, Ref) and end.index >= start for end in ends)
-        if leads and len(self.calls) > start + 1 and not is_elementwise_call(call):
-            for tensor, end in zip(tensors_in(output), ends, strict=True):
-                assert isinstance(end, Ref)
-                self._remember(tensor, end.index)
-            return output
-        del self.calls[start:]
-        return self._finish(call, output, (), lambda: output)
-
-    def _note_use(self, name: str, tensors: list[Tensor]) -> list[Tensor]:
-        """Notes which parameters a call takes, and returns those with a matrix."""
-        owned = [(tensor, self.weights.name(tensor)) for tensor in tensors]
-        self.weights.used.update({owner: name for _, owner in owned if owner is not None})
-        return [tensor for tensor, owner in owned if owner is not None and tensor.dim() > 1]
-
-    def _derive(
-        self, name: str, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any
-    ) -> None:
-        """Follows what is computed from parameters alone."""
-        matrices = self._note_use(name, tensors_in((args, kwargs)))
-        if not matrices:
-            return
-        owner = self.weights.name(max(matrices, key=Tensor.numel))
-        assert owner is not None
-        # As they are before the call, whose output may be one of them: in place, or unchanged.
-        makers = {id(each): self.weights.maker(each) for each in tensors_in((args, kwargs))}
-
-        def again() -> Any:
-            now = substitute((args, kwargs), Tensor, lambda each: makers[id(each)]())
-            return target(*now[0], **now[1])
-
-        self.weights.derive(owner, output, again)
-
-    def _make_real(self, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
-        """On fake tensors: also computes a constant, so that its values count."""
-        fakes = [tensor for tensor in tensors_in(output) if isinstance(tensor, FakeTensor)]
-        if not fakes:
-            return
-        real_args, real_kwargs = substitute((args, kwargs), FakeTensor, self._real)
-        if any(isinstance(tensor, FakeTensor) for tensor in tensors_in((real_args, real_kwargs))):
-            return
-        was_inside, self._inside_leaf = self._inside_leaf, True
-        try:
-            with torch._C.DisableTorchFunction(), _disable_current_modes():
-                reals = tensors_in(target(*real_args, **real_kwargs))
-        except Exception:  # whatever a function called out of its context raises
-            return
-        finally:
-            self._inside_leaf = was_inside
-        for fake, real in zip(fakes, reals, strict=False):
-            # The fake one is kept alive, so that no other gets its id.
-            self._reals[id(fake)] = fake, real
-            self.weights.derive_like(fake, real)
-
-    def _real(self, tensor: Tensor) -> Tensor:
-        found = self._reals.get(id(tensor))
-        return tensor if found is None else found[1]
-
-    @contextlib.contextmanager
-    def _unwatched(self) -> Iterator[None]:
-        """Writes down nothing."""
-        before = self._inside_leaf
-        self._inside_leaf = True
-        try:
-            yield
-        finally:
-            self._inside_leaf = before
-
-    def run_leaf(
-        self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any, forward: Any
-    ) -> Any:
-        if self._inside_leaf:
-            return forward(*args, **kwargs)
-
-        def inside() -> Any:
-            with self._unwatched():
-                return forward(*args, **kwargs)
-
-        for parameter_name, _ in module.named_parameters(recurse=False):
-            self.weights.used[f"{name}.{parameter_name}"] = type(module).__name__
-        return self.run(name, module, args, kwargs, inside)
-
-    def parametrization(self, module: ParametrizationList) -> Callable[[], Any]:
-        """Its forward as one function of its parameters, whatever it runs inside."""
-        forward = module.forward
-
-        def compute(*_: Tensor) -> Any:
-            with self._unwatched():
-                return forward()
-
-        def watched() -> Any:
-            if self._inside_leaf:
-                return forward()
-            parameters = (*reversed([*module.parameters()]),)
-            return self.run("its parametrization", compute, parameters, {}, compute)
-
-        return watched
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if self._inside_leaf:
-            return func(*args, **kwargs)
-        return self.run(name_of(func), func, args, kwargs, lambda: func(*args, **kwargs))
 
 
 def record(
@@ -303,15 +48,15 @@ def record(
     """The calls of the model on the inputs, from a forward pass that leaves no trace.
 
     Args:
-        model: not wrapped.
+        model: model that isn't wrapped.
         inputs: one tensor, positional arguments or keyword arguments.
         before: called ahead of each call.
         after: called with each output that is a tensor, and may replace it.
         written: ids of tensors that `before` and `after` change on purpose.
-        weights: of the model, if the caller has them already.
-        fake: to compute shapes alone.
-        known: whether a call is understood; in place of one that isn't, the operations that the
-            dispatcher sees inside of it are written down. By default all are.
+        weights: the model's weights, if the caller has them already.
+        fake: mode that computes shapes alone.
+        known: whether a call is understood; a call that isn't is replaced by the operations that
+            the dispatcher sees inside of it. By default all are.
         finish: called with the model's output, whose graph is then recorded for autograd.
     """
     # Copies, because a model whose first layer works in place would overwrite the inputs.
@@ -326,7 +71,7 @@ def record(
         _eagerly(model),
     ):
         recorder.add_constants(model.buffers())
-        recorder.add_input((args, kwargs))
+        recorder.add_inputs((args, kwargs))
         with _watched(model, recorder), recorder, fake or contextlib.nullcontext():
             output = model(*args, **kwargs)
         if finish is not None:
@@ -344,6 +89,252 @@ def record_shapes(
     return record(model, inputs, fake=FakeTensorMode(allow_non_fake_inputs=True), known=known)
 
 
+class _Recorder(TorchFunctionMode):
+    """Writes down the calls of leaf modules and, outside of these, of torch functions.
+
+    While it handles a call the mode is off, so that nothing inside of the call is watched, nor what
+    the functions of the caller do.
+    """
+
+    def __init__(
+        self, weights: Weights, before: Before | None, after: After | None, known: Known | None
+    ) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._weights = weights
+        self._before, self._after, self._known = before, after, known
+        self._leaves: dict[Any, tuple[str, Any, Callable[..., Any]]] = {}
+        """Name, target and own forward of each leaf, by the forward that stands in for it."""
+        self._is_busy = False
+        """Whether a call is being handled."""
+        self._reals: dict[int, tuple[Tensor, Tensor]] = {}
+        """Constants with values, by the id of the fake tensor that stands for them."""
+        self._places: dict[tuple[Any, ...], int] | None = None
+        """While a call is looked into: the calls that tensors come from, by their place."""
+        # Weak, so that watching keeps no activation alive; the reference tells a tensor from a
+        # later one with the same id.
+        self._origin: dict[int, tuple[weakref.ref[Tensor], int | None]] = {}
+
+    def add_inputs(self, value: Any, name: str = INPUT) -> None:
+        for tensor in tensors_in(value):
+            self._add(Call(name, None, (tensor,), {}, shape=tensor.shape), tensor)
+
+    def add_constants(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            self._remember(tensor, None)
+
+    def leaf(self, name: str, target: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The forward of something that is one call, such as a module of torch.nn."""
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self._is_busy or not has_torch_function((self,)):
+                return forward(*args, **kwargs)
+            return handle_torch_function(watched, (), *args, **kwargs)
+
+        self._leaves[watched] = name, target, forward
+        return watched
+
+    def parametrization(self, module: ParametrizationList) -> Callable[[], Any]:
+        """Its forward as one function of its parameters, whatever it runs inside."""
+        forward = module.forward
+
+        def compute(*_: Tensor) -> Any:
+            return forward()
+
+        watched = self.leaf("its parametrization", compute, compute)
+        return lambda: watched(*reversed([*module.parameters()]))
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name, target, forward = self._leaves.get(func) or (name_of(func), func, func)
+        if isinstance(target, nn.Module):
+            for own, _ in target.named_parameters(recurse=False):
+                self._weights.used[f"{name}.{own}"] = type(target).__name__
+        was_busy, self._is_busy = self._is_busy, True
+        try:
+            return self._run(name, target, args, kwargs, lambda: forward(*args, **kwargs))
+        finally:
+            self._is_busy = was_busy
+
+    def _run(
+        self, name: str, target: Any, args: tuple[Any, ...], kwargs: Any, forward: Callable[[], Any]
+    ) -> Any:
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        if self._is_foreign(first) and _has_weight(target, args, kwargs):
+            self.add_inputs(first, UNKNOWN)
+        call = Call.of(name, target, args, kwargs, Tensor, self._ref)
+        if not call.fed_by:
+            output = forward()
+            if isinstance(output, (Tensor, tuple, list)):
+                self._remember(output, None)
+                self._derive(name, target, args, kwargs, output)
+                self._make_real(target, args, kwargs, output)
+            return output
+        if self._before is not None:
+            self._before(call, args, kwargs)
+        if self._places is None and self._known is not None and not self._known(call):
+            return self._look_inside(call, args, kwargs, forward)
+        return self._finish(call, forward(), args, forward)
+
+    def _finish(self, call: Call, output: Any, args: tuple[Any, ...], forward: Any) -> Any:
+        """Writes a call down, now that its output is there."""
+        written = output
+        if isinstance(output, Tensor):
+            call.shape = output.shape
+            if self._after is not None:
+                written = output = self._after(call, output, forward)
+        elif call.target is Tensor.__setitem__:  # the tensor assigned to is what comes out
+            call.shape, written = args[0].shape, args[0]
+        elif not isinstance(output, (tuple, list, dict)) and not tensors_in(output):
+            return output
+        self._note_use(call.name, tensors_in((call.args, call.kwargs)))
+        self._add(call, written)
+        return output
+
+    def _look_inside(
+        self, call: Call, args: tuple[Any, ...], kwargs: Any, forward: Callable[[], Any]
+    ) -> Any:
+        """Runs a call nobody knows, and writes down the dispatcher's operations in its place.
+
+        It stays one call if it is elementwise, or if they don't lead to its output.
+        """
+        start = len(self.calls)
+        refs = [(tensor, self._ref(tensor)) for tensor in tensors_in((args, kwargs))]
+        self._places = {place(each): ref.index for each, ref in refs if isinstance(ref, Ref)}
+        alive: list[Any] = []  # so that no place is taken twice
+
+        def run(func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+            output = self._run(name_of(func), func, args, kwargs, lambda: func(*args, **kwargs))
+            alive.append(output)
+            for tensor in tensors_in(output):
+                ref = self._ref(tensor)
+                if isinstance(ref, Ref) and self._places is not None:
+                    self._places[place(tensor)] = ref.index
+            return output
+
+        try:
+            with _Dispatched(run, self._known):
+                output = forward()
+            ends = [self._ref(tensor) for tensor in tensors_in(output)]
+        finally:
+            self._places = None
+        if isinstance(output, Tensor):
+            call.shape = output.shape
+        leads = bool(ends) and all(isinstance(end, Ref) and end.index >= start for end in ends)
+        if leads and len(self.calls) > start + 1 and not is_elementwise_call(call):
+            for tensor, end in zip(tensors_in(output), ends, strict=True):
+                assert isinstance(end, Ref)
+                self._remember(tensor, end.index)
+            return output
+        del self.calls[start:]
+        return self._finish(call, output, (), lambda: output)
+
+    def _ref(self, tensor: Tensor) -> Tensor | Ref:
+        """The call a tensor comes from, or the tensor itself if it comes from none."""
+        known = self._origin.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return self._real(tensor) if known[1] is None else Ref(known[1])
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # inside vmap
+            return self._ref(torch._C._functorch.get_unwrapped(tensor))
+        if self._places is not None and self._weights.name(tensor) is None:
+            index = self._places.get(place(tensor))
+            return tensor if index is None else Ref(index)
+        return tensor
+
+    def _add(self, call: Call, output: Any) -> None:
+        self._remember(output, len(self.calls))
+        self.calls.append(call)
+
+    def _remember(self, output: Any, index: int | None) -> None:
+        for tensor in tensors_in(output):
+            self._origin[id(tensor)] = weakref.ref(tensor), index
+
+    def _is_foreign(self, value: Any) -> bool:
+        """Whether it is a tensor of numbers that no watched function returned."""
+        if not isinstance(value, Tensor):
+            return False
+        known = self._origin.get(id(value))
+        if (known is not None and known[0]() is value) or not value.is_floating_point():
+            return False
+        return not isinstance(self._ref(value), Ref) and self._weights.name(value) is None
+
+    def _note_use(self, name: str, tensors: list[Tensor]) -> list[Tensor]:
+        """Notes which parameters a call takes, and returns those with a matrix."""
+        owned = [(tensor, self._weights.name(tensor)) for tensor in tensors]
+        self._weights.used.update({owner: name for _, owner in owned if owner is not None})
+        return [tensor for tensor, owner in owned if owner is not None and tensor.dim() > 1]
+
+    def _derive(
+        self, name: str, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any
+    ) -> None:
+        """Follows what is computed from parameters alone."""
+        tensors = tensors_in((args, kwargs))
+        matrices = self._note_use(name, tensors)
+        if not matrices:
+            return
+        owner = self._weights.name(max(matrices, key=Tensor.numel))
+        assert owner is not None
+        # As they are before the call, whose output may be one of them: in place, or unchanged.
+        makers = {id(each): self._weights.maker(each) for each in tensors}
+
+        def again() -> Any:
+            now = substitute((args, kwargs), Tensor, lambda each: makers[id(each)]())
+            return target(*now[0], **now[1])
+
+        self._weights.derive(owner, output, again)
+
+    def _make_real(self, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
+        """On fake tensors: also computes a constant, so that its values count."""
+        fakes = [tensor for tensor in tensors_in(output) if isinstance(tensor, FakeTensor)]
+        if not fakes:
+            return
+        args, kwargs = substitute((args, kwargs), FakeTensor, self._real)
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
+            return
+        try:
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                reals = tensors_in(target(*args, **kwargs))
+        except Exception:  # whatever a function called out of its context raises
+            return
+        for fake, real in zip(fakes, reals, strict=False):
+            # The fake one is kept alive, so that no other gets its id.
+            self._reals[id(fake)] = fake, real
+            self._weights.derive_like(fake, real)
+
+    def _real(self, tensor: Tensor) -> Tensor:
+        found = self._reals.get(id(tensor))
+        return tensor if found is None else found[1]
+
+
+class _Dispatched(TorchDispatchMode):
+    """Records what the dispatcher runs inside of a call that nobody knows.
+
+    Args:
+        run: runs an operation on its arguments, and returns its output.
+        known: whether an operation is understood; others are taken apart where torch knows how.
+    """
+
+    def __init__(self, run: Callable[..., Any], known: Known | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._run, self._known = run, known
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        parts = decomposition_table.get(func)
+        if parts is None or func._schema.is_mutable or self._knows(func, args, kwargs):
+            return self._run(func, args, kwargs)
+        with self:
+            return parts(*args, **kwargs)
+
+    def _knows(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        call = Call.of(name_of(func), func, args, kwargs, Tensor, lambda _: Ref(0))
+        return self._known is None or self._known(call)
+
+
 def _has_weight(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the call may be that of a layer: a module or function that takes a parameter."""
     if isinstance(target, nn.Module):
@@ -356,10 +347,6 @@ def _has_weight(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
     """Sends every call of a leaf module through the recorder."""
     leaves: list[tuple[nn.Module, Any]] = []
-
-    def replacement(name: str, module: nn.Module, forward: Any) -> Any:
-        return lambda *args, **kwargs: recorder.run_leaf(name, module, args, kwargs, forward)
-
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue
@@ -368,7 +355,7 @@ def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
         elif isinstance(module, ParametrizationList):
             leaves.append((module, recorder.parametrization(module)))
         elif is_leaf(module):
-            leaves.append((module, replacement(name, module, module.forward)))
+            leaves.append((module, recorder.leaf(name, module, module.forward)))
     own = [module.__dict__.get("forward") for module, _ in leaves]
     try:
         for module, forward in leaves:

@@ -1,9 +1,10 @@
-"""A model's state before an observation, put back after it."""
+"""A model and its inputs: what is checked before it is observed, and its state put back after."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import random
 import sys
 from collections import OrderedDict, deque
@@ -14,8 +15,99 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.spectral_norm import SpectralNorm
 
-from mpelu.graph.calls import tensors_in
+from mpelu.graph.calls import substitute, tensors_in
+
+Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
+"""What a model is called with: one tensor, positional arguments or keyword arguments."""
+
+
+def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs as positional and keyword arguments."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return tuple(inputs) if isinstance(inputs, Sequence) else (inputs,), {}
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, DataParallel or torch.compile."""
+    inner: object = model
+    while isinstance(inner, nn.Module):
+        model = inner
+        is_parallel = isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel))
+        inner = getattr(model, "module" if is_parallel else "_orig_mod", None)
+    return model
+
+
+def check_model(
+    caller: str, model: nn.Module, generator: torch.Generator | None
+) -> dict[str, nn.Parameter]:
+    """The model's parameters; raises unless weights are among them, in memory and where the
+    generator is.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(model).__name__}")
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
+        if is_lazy(parameter):
+            raise ValueError(f"{caller}: expected weights with a shape, got a lazy {name}")
+        if parameter.is_meta:
+            raise ValueError(f"{caller}: expected weights with memory, got {name} on meta")
+        if generator is not None and generator.device.type != parameter.device.type:
+            raise ValueError(
+                f"{caller}: expected a generator on {parameter.device.type} as {name}, "
+                f"got one on {generator.device.type}"
+            )
+    if not any(parameter.dim() > 1 for parameter in parameters.values()):
+        raise ValueError(
+            f"{caller}: expected a model with weights, got none of two or more dimensions in "
+            f"{type(model).__name__}"
+        )
+    return parameters
+
+
+def check_inputs(caller: str, inputs: Inputs) -> None:
+    """Raises if there is no tensor among the inputs or one isn't finite."""
+    tensors: list[Tensor] = []
+    substitute(arguments(inputs), Tensor, tensors.append)
+    if not tensors:
+        raise ValueError(f"{caller}: expected tensors as inputs, got {type(inputs).__name__}")
+    if not any(tensor.numel() for tensor in tensors):
+        raise ValueError(
+            f"{caller}: expected inputs with values, got an empty one of shape "
+            f"{list(tensors[0].shape)}"
+        )
+    for tensor in tensors:
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise ValueError(
+                f"{caller}: expected finite inputs, got NaN or infinity in one of shape "
+                f"{list(tensor.shape)}"
+            )
+
+
+def input_error(caller: str, inputs: Inputs, error: Exception) -> ValueError:
+    """What a forward pass raised, in one line with the shapes it was given."""
+    shapes: list[list[int]] = []
+    substitute(arguments(inputs), Tensor, lambda tensor: shapes.append(list(tensor.shape)))
+    return ValueError(
+        f"{caller}: expected inputs the model can run on, got shapes {shapes}: {reason(error)}"
+    )
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Whether the module itself has parameters and none of them is trained."""
+    parameters = list(module.parameters(recurse=False))
+    return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -31,6 +123,40 @@ def copied(module: nn.Module) -> nn.Module:
         if not tensor.is_leaf
     ]
     return copy.deepcopy(module, {id(each): each.detach().clone() for each in computed})
+
+
+@contextlib.contextmanager
+def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Sets evaluation mode, except for trained batch norm, which uses batch statistics, and for
+    layers whose spectral norm is a hook: its first vectors are random, and say nothing.
+    """
+    modes = [(module, module.training) for module in modules]
+    try:
+        for module, _ in modes:
+            hooks = module._forward_pre_hooks.values()
+            module.training = (isinstance(module, _BatchNorm) and not is_frozen(module)) or any(
+                isinstance(hook, SpectralNorm) for hook in hooks
+            )
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Without cyclic garbage collection.
+
+    A walk makes many small objects and keeps them all, at which the collector goes through every
+    module of the network again: a third of the time for 1001 layers.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -7,18 +7,9 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpelu.graph.calls import (
-    INPUT,
-    Call,
-    Ref,
-    collector_paused,
-    evaluating,
-    substitute,
-    tensors_in,
-)
-from mpelu.graph.ops import name_of
-from mpelu.graph.probe import is_leaf, is_opaque
-from mpelu.graph.state import hooks_restored, unchanged
+from mpelu.graph.calls import INPUT, Call, Ref, name_of, tensors_in
+from mpelu.graph.leaves import is_leaf, is_opaque
+from mpelu.graph.state import collector_paused, evaluating, hooks_restored, unchanged
 
 
 class _Tracer(fx.Tracer):
@@ -38,10 +29,7 @@ class _Tracer(fx.Tracer):
         self.others = [part for part in parts if part not in self._leaves]
 
     def _add(self, name: str, target: Any, args: Any, kwargs: Any) -> fx.Proxy:
-        args = substitute(args, fx.Proxy, _node)
-        if kwargs:
-            kwargs = substitute(kwargs, fx.Proxy, _node)
-        self.calls.append(Call(name, target, args, kwargs))
+        self.calls.append(Call.of(name, target, args, kwargs, fx.Proxy, _node))
         return fx.Proxy(Ref(len(self.calls) - 1), self)  # type: ignore[arg-type]
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
