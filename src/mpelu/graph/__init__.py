@@ -20,7 +20,6 @@ from mpelu.graph.calls import (
 from mpelu.graph.channels import Channels, find_channels
 from mpelu.graph.leaves import (
     LEAVES,
-    attention_forward,
     elementwise,
     elementwise_function,
     is_opaque,
@@ -82,7 +81,6 @@ __all__ = [
     "Ref",
     "Weights",
     "arguments",
-    "attention_forward",
     "check_inputs",
     "check_model",
     "collector_paused",

@@ -1,6 +1,7 @@
-"""Which modules are one node of the graph, and what a module or function computes.
+"""Which modules are one call each, and what elementwise modules and functions compute.
 
-What a module computes is found out by running a copy of it on noise.
+Elementwise functions are found by running copies on noise. torch.nn.MultiheadAttention is no leaf:
+it runs as the linear layers and the attention that it consists of.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from mpelu.graph.state import copied
 from mpelu.modules import MPELU
 
 LEAVES: set[type] = {MPELU}
-"""Classes whose modules are one node of the graph; those with a registered rule join them."""
+"""Classes whose modules are one call; registering a rule for a class adds it."""
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether the module is one node of the graph.
+    """Whether a run of the module is one call.
 
-    Modules of torch.nn without submodules are, and so is every elementwise module. Attention runs
-    as the linear layers it consists of.
+    Modules of torch.nn without submodules are leaves, and so is every elementwise module.
     """
     if not LEAVES.isdisjoint(type(module).__mro__):
         return True
@@ -42,7 +42,7 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 def is_opaque(module: nn.Module) -> bool:
-    """Whether the module has nothing to set, and control flow that torch.fx can't follow."""
+    """Whether the module has no parameters, and control flow that torch.fx can't follow."""
     if any(True for _ in module.children()) or any(True for _ in module.parameters()):
         return False
     try:
@@ -53,7 +53,7 @@ def is_opaque(module: nn.Module) -> bool:
 
 
 def isolated(module: nn.Module) -> nn.Module:
-    """A copy in evaluation mode, without hooks."""
+    """A copy of the module in evaluation mode, without hooks."""
     isolate = copied(module)
     for part in isolate.modules():
         for hooks in (
@@ -68,14 +68,14 @@ def isolated(module: nn.Module) -> nn.Module:
 
 
 def elementwise(module: nn.Module) -> ElementwiseFunction | None:
-    """The function of a module whose outputs depend on the input at their own place only.
+    """The function of a module each of whose outputs depends on one input, at the same place.
 
-    A copy of the module is run in float64. Neither the module nor the state of random number
+    A copy of the module runs in float64. Neither the module nor the state of random number
     generators changes.
 
     Returns:
-        None if the module has weight matrices or no values (meta), can't be copied, or isn't
-        elementwise; `LINEAR` if it returns its input.
+        The function, `LINEAR` if the module returns its input, or None if it isn't elementwise,
+        has weight matrices, has no values (meta) or can't be copied.
     """
     if any(each.is_meta for each in (*module.parameters(), *module.buffers())) or any(
         sum(size > 1 for size in parameter.shape) > 1 for parameter in module.parameters()
@@ -106,11 +106,11 @@ def elementwise_function(
     """The same for a function of one tensor.
 
     Args:
-        function: takes and returns one tensor, with channels in dimension 1.
-        name: how reports call it.
-        channels: size of dimension 1 that it expects; 1 if any will do.
-        dims: number of dimensions that it expects.
-        key: what decides its values; None if that can't be told.
+        function: function that takes and returns one tensor, with channels in dimension 1.
+        name: name of the function in reports.
+        channels: size of dimension 1 that the function expects; 1 if any size will do.
+        dims: number of dimensions that the function expects.
+        key: key that is equal for equal functions; None if there is none.
     """
     with plain_tensors():  # it may be asked for while a model runs on fake tensors
         generator = torch.Generator().manual_seed(0)

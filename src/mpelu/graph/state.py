@@ -47,20 +47,24 @@ def unwrap(model: nn.Module) -> nn.Module:
 def check_model(
     caller: str, model: nn.Module, generator: torch.Generator | None
 ) -> dict[str, nn.Parameter]:
-    """The model's parameters; raises unless weights are among them, in memory and where the
-    generator is.
+    """The model's parameters, checked: some are weights, and all are in memory and on the
+    generator's device.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(model).__name__}")
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
         if is_lazy(parameter):
-            raise ValueError(f"{caller}: expected weights with a shape, got a lazy {name}")
+            raise ValueError(
+                f"{caller}: expected weights with a shape, got a lazy {name}; run the model once"
+            )
         if parameter.is_meta:
-            raise ValueError(f"{caller}: expected weights with memory, got {name} on meta")
+            raise ValueError(
+                f"{caller}: expected weights with memory, got {name} on meta; call to_empty first"
+            )
         if generator is not None and generator.device.type != parameter.device.type:
             raise ValueError(
-                f"{caller}: expected a generator on {parameter.device.type} as {name}, "
+                f"{caller}: expected a generator on {parameter.device.type}, where {name} is, "
                 f"got one on {generator.device.type}"
             )
     if not any(parameter.dim() > 1 for parameter in parameters.values()):
@@ -72,7 +76,7 @@ def check_model(
 
 
 def check_inputs(caller: str, inputs: Inputs) -> None:
-    """Raises if there is no tensor among the inputs or one isn't finite."""
+    """Raises unless there are tensors with values among the inputs, and all are finite."""
     tensors: list[Tensor] = []
     substitute(arguments(inputs), Tensor, tensors.append)
     if not tensors:
@@ -91,7 +95,7 @@ def check_inputs(caller: str, inputs: Inputs) -> None:
 
 
 def input_error(caller: str, inputs: Inputs, error: Exception) -> ValueError:
-    """What a forward pass raised, in one line with the shapes it was given."""
+    """The error of a forward pass, in one line with the shapes of its inputs."""
     shapes: list[list[int]] = []
     substitute(arguments(inputs), Tensor, lambda tensor: shapes.append(list(tensor.shape)))
     return ValueError(
@@ -127,8 +131,10 @@ def copied(module: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Sets evaluation mode, except for trained batch norm, which uses batch statistics, and for
-    layers whose spectral norm is a hook: its first vectors are random, and say nothing.
+    """Sets evaluation mode, with two exceptions that stay in training mode.
+
+    Trained batch norm uses the statistics of the batch. A layer whose spectral norm is a hook
+    computes its vectors, which are random at first.
     """
     modes = [(module, module.training) for module in modules]
     try:
@@ -145,10 +151,10 @@ def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Without cyclic garbage collection.
+    """Turns cyclic garbage collection off.
 
-    A walk makes many small objects and keeps them all, at which the collector goes through every
-    module of the network again: a third of the time for 1001 layers.
+    Reading a model makes many small objects and keeps them all, so that the collector would go
+    through the whole network again and again: a third of the time for 1001 layers.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -165,14 +171,14 @@ def unchanged(
 ) -> Iterator[None]:
     """Restores attributes, parameters, buffers, training flags and random states.
 
-    Attributes are those of every module: flags and counters, and what containers in them hold.
-    Random states are those of torch, Python and NumPy.
+    Attributes include flags, counters and the contents of containers. Random states are those of
+    torch, Python and NumPy.
 
     Args:
         modules: every module whose code runs inside.
         values: whether parameters and buffers may be overwritten, so that a copy is needed.
-        written: ids of tensors that are meant to change; read at the end. Those that are known
-            at the start aren't copied.
+        written: ids of tensors that are meant to change, which may grow until the end. Tensors
+            whose ids are in it at the start aren't copied.
     """
     restore = snapshot(modules, values=values, written=written)
     own = [value for module in modules for value in module.parameters(recurse=False)]
@@ -191,7 +197,7 @@ def unchanged(
 
 @contextlib.contextmanager
 def hooks_restored(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Takes out hooks that are installed in the block, and puts back those that it takes out."""
+    """Removes hooks that the block installs, and puts back hooks that it removes."""
     kept = [
         (hooks, hooks.copy() if hooks else ())
         for module in modules
@@ -227,7 +233,7 @@ def restored_on_error(tensors: Iterable[Tensor]) -> Iterator[None]:
 def unchanged_on_error(model: nn.Module) -> Iterator[None]:
     """Restores the model's state if an error or an interrupt ends the block.
 
-    What is observed inside of it shares its copy of the values, as far as these are still the same.
+    Observations inside of it share its copies of the values that are still the same.
     """
     copies: dict[int, Tensor] = {}
     restore = snapshot(list(model.modules()), copies=copies)
@@ -258,7 +264,7 @@ def snapshot(
         modules: as for `unchanged`.
         values: as for `unchanged`.
         written: as for `unchanged`.
-        copies: filled with the copies of values, by the ids of the tensors.
+        copies: dictionary to fill with the copies of values, by the ids of the tensors.
     """
     attributes = [(module, dict(module.__dict__)) for module in modules]
     contents = [
@@ -314,7 +320,7 @@ _CONTAINERS = (list, dict, set, deque)
 
 
 def _containers(value: Any, depth: int = 4) -> Iterator[Any]:
-    """The container and those inside of it."""
+    """The container, and the containers inside of it."""
     yield value
     if depth > 0:
         for item in _items(value):
@@ -340,7 +346,7 @@ def _refill(container: Any, items: Any) -> None:
 
 
 _OF_MODULE = ("_parameters", "_buffers", "_modules")
-"""Containers that every module has."""
+"""Names of containers that every module has."""
 
 
 def _tensors_of(attributes: list[tuple[nn.Module, dict[str, Any]]]) -> list[Tensor]:

@@ -1,7 +1,8 @@
-"""The calls of a model by symbolic tracing with torch.fx: nothing is run."""
+"""The calls of a model by symbolic tracing with torch.fx: no layer is run."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -12,6 +13,25 @@ from mpelu.graph.leaves import is_leaf, is_opaque
 from mpelu.graph.state import collector_paused, evaluating, hooks_restored, unchanged
 
 
+@collector_paused()
+def trace(model: nn.Module) -> list[Call]:
+    """The calls of the model; raises what the model's code raises on symbolic tensors."""
+    try:
+        return _traced(model, parameters_as_proxies=False)
+    except Exception:  # the second attempt raises what is wrong
+        return _traced(model, parameters_as_proxies=True)
+
+
+def _traced(model: nn.Module, parameters_as_proxies: bool) -> list[Call]:
+    tracer = _Tracer(model, parameters_as_proxies)
+    # The code of torch's own containers keeps nothing.
+    own = [part for part in tracer.others if not type(part).__module__.startswith("torch.nn")]
+    parts = list(model.modules())
+    with evaluating(parts), hooks_restored(parts), unchanged(own, values=False), _Unwritten():
+        tracer.trace(model)
+    return tracer.calls
+
+
 class _Tracer(fx.Tracer):
     """Keeps a list of calls where torch.fx would build a graph, at a quarter of the time."""
 
@@ -19,7 +39,7 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.calls: list[Call] = []
         self._parameters_as_proxies = parameters_as_proxies
-        # Found out ahead: while a trace runs no other can.
+        # Decided ahead, because is_opaque traces too, and a trace can't run inside of another.
         parts = list(model.modules())
         self._leaves = {
             part
@@ -29,7 +49,7 @@ class _Tracer(fx.Tracer):
         self.others = [part for part in parts if part not in self._leaves]
 
     def _add(self, name: str, target: Any, args: Any, kwargs: Any) -> fx.Proxy:
-        self.calls.append(Call.of(name, target, args, kwargs, fx.Proxy, _node))
+        self.calls.append(Call.of(name, target, args, kwargs, fx.Proxy, attrgetter("node")))
         return fx.Proxy(Ref(len(self.calls) - 1), self)  # type: ignore[arg-type]
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
@@ -59,33 +79,10 @@ class _Tracer(fx.Tracer):
         return None
 
 
-def _node(proxy: fx.Proxy) -> Any:
-    return proxy.node
-
-
-@collector_paused()
-def trace(model: nn.Module) -> list[Call]:
-    """The calls of the model; raises what the model's code raises on a symbolic tensor."""
-    try:
-        return _traced(model, parameters_as_proxies=False)
-    except Exception:  # the second attempt raises what is wrong
-        return _traced(model, parameters_as_proxies=True)
-
-
-def _traced(model: nn.Module, parameters_as_proxies: bool) -> list[Call]:
-    tracer = _Tracer(model, parameters_as_proxies)
-    # The code of torch's own containers keeps nothing.
-    own = [part for part in tracer.others if not type(part).__module__.startswith("torch.nn")]
-    parts = list(model.modules())
-    with evaluating(parts), hooks_restored(parts), unchanged(own, values=False), _Unwritten():
-        tracer.trace(model)
-    return tracer.calls
-
-
 class _Unwritten(TorchDispatchMode):
-    """Puts back what operations write, such as a counter of batches; only that is copied.
+    """Puts back the tensors that operations write to, such as a counter of batches.
 
-    A trace runs what depends on no input.
+    A trace runs operations that depend on no input. Only the tensors they write are copied.
     """
 
     def __init__(self) -> None:

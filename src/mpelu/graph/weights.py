@@ -1,9 +1,10 @@
-"""Which parameter a tensor is, or was computed from."""
+"""Which parameter a tensor is, is part of, or was computed from."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ class Parametrized(NamedTuple):
     """A weight that a parametrization, or a hook of torch.nn.utils, computes from parameters."""
 
     module: nn.Module
-    """Whose state the computation reads: the parametrizations, or the module with the hook."""
+    """The parametrizations, or the module with the hook, whose state the computation reads."""
     originals: Sequence[tuple[str, nn.Parameter]]
     """The parameters, by path."""
     read: Callable[[], Tensor]
@@ -64,7 +65,7 @@ class Weights:
             self._find_parametrized(path, module)
 
     def name(self, tensor: Tensor) -> str | None:
-        """Path of the parameter, or None for any other tensor."""
+        """Path of the tensor's parameter, or None for a tensor that has none."""
         found = self._names.get(id(tensor)) or self._derived.get(id(tensor))
         if found is None and isinstance(tensor, nn.Parameter):
             self._scan()  # FSDP puts whole parameters in place of its shards during a pass
@@ -72,15 +73,17 @@ class Weights:
         return None if found is None else found[1]
 
     def key(self, tensor: Tensor) -> tuple[str, int, torch.Size] | None:
-        """Tells a weight, or part of a packed one, from others; the same in every pass."""
+        """Identifies a weight, or part of a packed one; the same in every pass."""
         name = self.name(tensor)
         if name is None:
             return None
-        is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
-        return name, int(tensor.storage_offset()) if is_part else 0, tensor.shape
+        return name, int(tensor.storage_offset()) if self._is_view(tensor) else 0, tensor.shape
+
+    def _is_view(self, tensor: Tensor) -> bool:
+        return id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
 
     def is_part(self, tensor: Tensor) -> bool:
-        """Whether the tensor is a view of a parameter."""
+        """Whether the tensor is a view of its parameter as that is now."""
         name = None if tensor._base is None else self.name(tensor)
         return name is not None and tensor._base is self._parameter(name)
 
@@ -94,12 +97,11 @@ class Weights:
         return bool(mask.as_strided(*second).any())
 
     def elements(self, tensor: Tensor) -> Elements:
-        """The elements of its parameter that a tensor is; all, if it was computed from it."""
+        """Which elements of its parameter a tensor is; all, if it was computed from them."""
         name = self.name(tensor)
         assert name is not None
         parameter = self._parameter(name)
-        is_part = id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
-        if not is_part:
+        if not self._is_view(tensor):
             return (parameter.numel(),), (1,), 0
         offset = int(tensor.storage_offset() - parameter.storage_offset())
         # An expanded dimension shows the same elements again.
@@ -107,24 +109,20 @@ class Weights:
         return tuple(size for size, _ in axes), tuple(step for _, step in axes), offset
 
     def takes_noise(self, name: str, std: float) -> bool:
-        """Whether a weight under a parametrization is one if its parameter has random values."""
+        """Whether a parametrization makes a weight of ordinary size and mean of random values."""
         path, _, _ = name.rpartition(".")
         owner = self._model.get_submodule(path)
         if not isinstance(owner, ParametrizationList):
             return True
         parameter = self._parameter(name)
-        kept = parameter.detach().clone()
         generator = torch.Generator(parameter.device).manual_seed(0)
-        try:
-            with torch.no_grad():
-                parameter.normal_(0, std, generator=generator)
-                weight = owner()
-                weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
-                size = _size(parameter)
-                found = _size(weight) / size if size > 0 else 0.0
-                center = float(weight.mean() / weight.square().mean().sqrt())
-        finally:
-            parameter.data.copy_(kept)
+        with _put_back(parameter), torch.no_grad():
+            parameter.normal_(0, std, generator=generator)
+            weight = owner()
+            weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
+            size = _size(parameter)
+            found = _size(weight) / size if size > 0 else 0.0
+            center = float(weight.mean() / weight.square().mean().sqrt())
         by_chance = max(0.5, 4 / math.sqrt(parameter.numel()))
         return 0.1 < found < math.inf and abs(center) < by_chance
 
@@ -150,12 +148,12 @@ class Weights:
         """Notes that an output was computed from a parameter, and how to compute it again."""
         for index, tensor in enumerate([output] if isinstance(output, Tensor) else output):
             if isinstance(tensor, Tensor) and id(tensor) not in self._names:
-                part = again if isinstance(output, Tensor) else partial(_item, again, index)
+                part = again if output is tensor else partial(_item, again, index)
                 # Kept alive, so that no other tensor gets the same id.
                 self._derived[id(tensor)] = tensor, name, part
 
     def derive_like(self, tensor: Tensor, other: Tensor) -> None:
-        """Notes that another tensor was computed as one that is noted already."""
+        """Notes that another tensor was computed like one that is noted already."""
         found = self._derived.get(id(tensor))
         if found is not None:
             self._derived[id(other)] = other, found[1], found[2]
@@ -166,7 +164,7 @@ class Weights:
         return again
 
     def maker(self, tensor: Tensor) -> Callable[[], Any]:
-        """What computes the tensor again, as far as is known by now."""
+        """What computes the tensor again, by what is known now."""
         derived = self._derived.get(id(tensor))
         return (lambda: tensor) if derived is None else derived[2]
 
@@ -183,7 +181,7 @@ class Weights:
         """Whether a computed weight can be given any values of this standard deviation."""
         name = self.name(tensor)
         found = None if name is None else self._parametrized.get(name)
-        if name is None or found is None or _is_fake(tensor):
+        if name is None or found is None or isinstance(tensor, FakeTensor):
             return False
         if not all(parameter.requires_grad for _, parameter in found.originals):
             return False
@@ -202,7 +200,7 @@ class Weights:
 
     @torch.no_grad()
     def write(self, name: str, weight: Tensor) -> None:
-        """Sets the parameters that a weight is computed from so that it has these values."""
+        """Gives a computed weight these values, by the parameters it is computed from."""
         found = self._parametrized[name]
         values = found.inverse(weight)
         for (_, parameter), value in zip(found.originals, values, strict=True):
@@ -210,15 +208,15 @@ class Weights:
 
     @torch.no_grad()
     def refresh(self, name: str) -> None:
-        """Has a module with a hook show the weight as it is now, not only after the next pass."""
+        """Updates the weight that a hook keeps on its module, ahead of the next pass."""
         found = self._parametrized[name]
         if found.attribute:
             setattr(found.module, found.attribute, found.read())
 
     def read_parametrizations(self) -> None:
-        """Notes the weights of all parametrizations, inside of `torch.nn.utils.parametrize.cached`.
+        """Notes the weights of all parametrizations, for a trace by torch.fx, which runs none.
 
-        For a trace by torch.fx, in which no function is seen that computes them.
+        Has to be called inside of `torch.nn.utils.parametrize.cached`.
         """
         for module in self._model.modules() if self._parametrized else ():
             if is_parametrized(module):
@@ -235,17 +233,14 @@ class Weights:
         doesn't depend on that of the parameter.
         """
         name = self.name(tensor)
-        if name is None or id(tensor) not in self._derived or _is_fake(tensor):
+        if name is None or id(tensor) not in self._derived or isinstance(tensor, FakeTensor):
             return 1.0
         parameter = self._parameter(name)
-        kept = parameter.detach().clone()
-        factor = 2.0 if (2 * kept).isfinite().all() else 0.5
+        factor = 2.0 if (2 * parameter.detach()).isfinite().all() else 0.5
         before = _size(self.again(tensor))
-        try:
+        with _put_back(parameter):
             parameter.data.mul_(factor)
             after = _size(self.again(tensor))
-        finally:
-            parameter.data.copy_(kept)
         if not (0 < before < math.inf and 0 < after < math.inf):
             return 1.0
         return math.log(after / before, factor)
@@ -259,34 +254,27 @@ class Weights:
 
     def _find_parametrized(self, path: str, module: nn.Module) -> None:
         prefix = f"{path}." if path else ""
-        found: Parametrized | None = None
-        if isinstance(module, ParametrizationList):
-            names = [name for name in module._parameters if name.startswith("original")]
+        for names, read, inverse, attribute in _computations(module):
             originals = [(f"{prefix}{name}", module.get_parameter(name)) for name in names]
-            found = Parametrized(module, originals, module, partial(_through_inverses, module))
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, WeightNorm):
-                pair = [f"{hook.name}_g", f"{hook.name}_v"]
-                read: Callable[[], Tensor] = partial(hook.compute_weight, module)
-                inverse: Callable[[Tensor], Sequence[Tensor]] = partial(
-                    _length_and_direction, hook.dim
-                )
-            elif isinstance(hook, SpectralNorm):
-                pair = [f"{hook.name}_orig"]
-                read = partial(_in_training, hook, module)
-                inverse = _without_inverse
-            else:
-                continue
-            originals = [(f"{prefix}{name}", module.get_parameter(name)) for name in pair]
-            found = Parametrized(module, originals, read, inverse, hook.name)
-            # A trace by torch.fx runs no hook: it sees what the hook computed last.
-            self.derive(originals[-1][0], getattr(module, hook.name), read)
-        if found is not None:
-            self._parametrized.update({name: found for name, _ in found.originals})
+            found = Parametrized(module, originals, read, inverse, attribute)
+            self._parametrized.update({name: found for name, _ in originals})
+            if attribute:
+                # A trace by torch.fx runs no hook: it sees what the hook computed last.
+                self.derive(originals[-1][0], getattr(module, attribute), read)
 
     def _scan(self) -> None:
         for name, parameter in self._model.named_parameters():
             self._names.setdefault(id(parameter), (parameter, name))
+
+
+@contextlib.contextmanager
+def _put_back(tensor: Tensor) -> Iterator[None]:
+    """Restores the values of a tensor."""
+    kept = tensor.detach().clone()
+    try:
+        yield
+    finally:
+        tensor.data.copy_(kept)
 
 
 def _item(again: Callable[[], Any], index: int) -> Any:
@@ -297,6 +285,23 @@ def _size(tensor: Tensor) -> float:
     """The norm, which may be larger than half precision can hold."""
     wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
     return float(wide.norm())
+
+
+def _computations(
+    module: nn.Module,
+) -> Iterator[tuple[list[str], Callable[[], Tensor], Callable[[Tensor], Sequence[Tensor]], str]]:
+    """Weights a module computes: names of the parameters, and the rest of a `Parametrized`."""
+    if isinstance(module, ParametrizationList):
+        names = [name for name in module._parameters if name.startswith("original")]
+        yield names, module, partial(_through_inverses, module), ""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm):
+            names = [f"{hook.name}_g", f"{hook.name}_v"]
+            inverse = partial(_length_and_direction, hook.dim)
+            yield names, partial(hook.compute_weight, module), inverse, hook.name
+        elif isinstance(hook, SpectralNorm):
+            names = [f"{hook.name}_orig"]
+            yield names, partial(_in_training, hook, module), _without_inverse, hook.name
 
 
 def _through_inverses(owner: ParametrizationList, weight: Any) -> Sequence[Tensor]:
@@ -324,10 +329,6 @@ def _length_and_direction(dim: int, weight: Tensor) -> Sequence[Tensor]:
 
 def _without_inverse(weight: Tensor) -> Sequence[Tensor]:
     raise NotImplementedError
-
-
-def _is_fake(tensor: Tensor) -> bool:
-    return isinstance(tensor, FakeTensor)
 
 
 def place(tensor: Tensor) -> tuple[Any, ...]:
