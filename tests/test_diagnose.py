@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import mpelu
 from mpelu.diagnosis import Diagnosis
-from mpelu.diagnosis.samples import random_samples
+from mpelu.lab.yours.doctor import random_samples
 
 
 def plain(

@@ -1,4 +1,4 @@
-"""The diagnosis of a model: one sentence, the rows behind it, and what initializations would do."""
+"""The diagnosis of a model, in the order of its steps: copy, measure, judge, try, report."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from mpelu.diagnosis.findings import findings_of
-from mpelu.diagnosis.inputs import DiagnosisError, Loss, batch_size
-from mpelu.diagnosis.parameters import stuck_parameters
-from mpelu.diagnosis.remarks import class_name, measure_opened, opened_remarks, unseen_remarks
-from mpelu.diagnosis.report import Diagnosis, sentence_of
-from mpelu.diagnosis.trials import CURABLE, Trial, trials_of
+from mpelu.diagnosis.findings import class_name, findings_about, findings_of, worst_first
+from mpelu.diagnosis.measure import DiagnosisError, Loss, batch_size, measure
+from mpelu.diagnosis.report import CURABLE, Diagnosis, Trial, sentence_of
+from mpelu.diagnosis.trials import trials_of
 from mpelu.graph import Inputs, check_inputs, check_model, copied, input_error, reason, unwrap
 
 
@@ -27,24 +25,25 @@ def diagnose(
 ) -> Diagnosis:
     """Says why a network doesn't train, from one batch.
 
-    Measures signal, gradient and units layer by layer, finds where the signal dies or explodes
-    first, and tries each initialization on a copy if other weights may help. The model is left as
-    it was, and so is torch's random state. Trained batch norm uses the statistics of the batch;
-    dropout is off.
+    Measures signal, gradient and units layer by layer, finds the first layer where the signal dies
+    or explodes, and tries each initialization on a copy if other weights may help. The model and
+    torch's random state are unchanged. Trained batch norm uses the statistics of the batch; dropout
+    is off.
 
     Args:
         model: any network, also inside DistributedDataParallel or torch.compile.
-        example_inputs: a batch of different samples, 16 or more where possible: one tensor, a tuple
+        example_inputs: batch of different samples, 16 or more where possible: one tensor, a tuple
             of positional or a dict of keyword arguments.
-        targets: of the loss; integers for cross entropy, others for squares.
-        loss: from the model's output, and the targets if given, to a scalar. Without targets and
+        targets: targets of the loss. Integer targets use cross entropy; floating-point targets use
+            the mean squared error.
+        loss: maps the model's output, and the targets if given, to a scalar. Without targets and
             loss, the gradient is that of a random direction of the output.
-        optimizer: to find parameters that it doesn't train, hardly moves, or shrinks by decoupled
-            weight decay.
+        optimizer: optimizer of the model, to find parameters that it doesn't train, hardly moves,
+            or shrinks by decoupled weight decay.
         progress: receives a line before each step that may take long.
 
     Returns:
-        A record of plain numbers; `sentence` is the worst that was found.
+        A record of plain numbers. Its `sentence` is the worst problem that was found.
 
     Raises:
         ValueError: if the model can't run on the inputs, the samples don't differ, or no layer of
@@ -62,11 +61,20 @@ def diagnose(
     if batch_size(example_inputs) < 2:  # the signal is what differs between samples
         raise ValueError("diagnose: expected at least two samples, got one")
     say = progress or (lambda text: None)
-    with torch.random.fork_rng(devices=_gpus(model)):
-        probe, is_trained = _trainable(model)
+    gpus = sorted({each.get_device() for each in model.parameters() if each.is_cuda})
+    with torch.random.fork_rng(devices=gpus):
+        is_trained = any(each.requires_grad for each in model.parameters())
+        try:
+            probe = copied(model)
+            for each in () if is_trained else probe.parameters():
+                each.requires_grad_(each.is_floating_point())
+        except Exception as error:
+            raise ValueError(
+                f"diagnose: expected a model that can be copied, got: {reason(error)}"
+            ) from error
         say("measuring the model")
         try:
-            measured, opened = measure_opened(probe, example_inputs, targets, loss)
+            measured = measure(probe, example_inputs, targets, loss)
         except DiagnosisError:
             raise
         except Exception as error:
@@ -79,40 +87,17 @@ def diagnose(
         if measured.inputs.signal == 0:
             raise ValueError("diagnose: expected samples that differ, got the same ones")
         has_loss = targets is not None or loss is not None
-        findings = [
-            *findings_of(measured),
-            *stuck_parameters(model, measured, optimizer, has_loss),
-            *unseen_remarks(model),
-            *opened_remarks(opened),
-        ]
-        findings.sort(key=lambda each: not each.is_problem)
+        about = findings_about(model, measured, optimizer, has_loss)
+        findings = worst_first([*findings_of(measured), *about])
         trials: list[Trial] = []
         if findings and findings[0].kind in CURABLE:
-            trials += trials_of(
-                model if is_trained else probe, measured, example_inputs, targets, loss, say
-            )
+            tried = model if is_trained else probe
+            trials += trials_of(tried, measured, example_inputs, targets, loss, say)
+    rows = tuple(measured.rows.values())
     return Diagnosis(
-        sentence=sentence_of(measured, findings, trials),
+        sentence=sentence_of(rows, findings, trials),
         findings=tuple(findings),
-        rows=measured.rows,
+        rows=rows,
         trials=tuple(trials),
         loss=measured.loss if has_loss else None,
     )
-
-
-def _gpus(model: nn.Module) -> list[int]:
-    return sorted({each.get_device() for each in model.parameters() if each.is_cuda})
-
-
-def _trainable(model: nn.Module) -> tuple[nn.Module, bool]:
-    """A copy, of which everything is trained if nothing of the model is; and whether it was."""
-    is_trained = any(each.requires_grad for each in model.parameters())
-    try:
-        probe = copied(model)
-        for each in () if is_trained else probe.parameters():
-            each.requires_grad_(each.is_floating_point())
-        return probe, is_trained
-    except Exception as error:
-        raise ValueError(
-            f"diagnose: expected a model that can be copied, got: {reason(error)}"
-        ) from error

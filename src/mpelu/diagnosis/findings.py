@@ -1,58 +1,113 @@
-"""What is wrong with a model, from the rows of a measurement: the worst first."""
+"""What is wrong with a model, from its measurement: the worst first.
+
+Each function below says one thing about a model. `findings_of` has those that also judge the copies
+on which initializations are tried, `findings_about` those that are about the model itself: its
+parameters, its optimizer, and the parts that aren't seen.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from mpelu.diagnosis.depth import detached_finding, gradient_finding, signal_finding
-from mpelu.diagnosis.inputs import InputScale
-from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement, found_at, number
-from mpelu.diagnosis.structure import layers_in_a_row
-from mpelu.graph import plain_name
+import torch
+from torch import Tensor, nn
+
+from mpelu.activations import learnable_parameters
+from mpelu.diagnosis.flow import layers_in_a_row
+from mpelu.diagnosis.measure import InputScale, Measurement
+from mpelu.diagnosis.report import DiagnosedLayer, Finding, number
+from mpelu.graph import layer_of
 
 LARGEST_INPUT = 1e6
 """Inputs are too large where their variance or mean square exceeds this."""
 LARGEST_PLAIN = 1e3
 """And where their mean square exceeds this and the model has no norm; bytes have 2e4."""
+SMALLEST_INPUT = 1e-6
+"""Inputs differ too little where their variance is below this."""
 MOST_SPREAD = 300.0
 """Standard deviation of a channel as a multiple of that of a quarter of the channels or more."""
-SMALLEST_INPUT = 1e-6
-"""And too small below this."""
+
+LOST = 1e-6
+"""The signal is lost where its variance, or its share of the mean square, falls below this by the
+last layer."""
+FADING = 1e-4
+"""It is lost from the first layer on after which it stays below this."""
+EXPLODED = 1e4
+"""The signal has exploded where its variance, as a multiple of the input's, exceeds this in the
+last layer after growing over several layers."""
+GROWING = 1e2
+OVERFLOWING = 1e10
+"""Variance that no layer may have: beyond it, half precision has overflowed."""
+VANISHED = 1e-5
+"""The gradient has vanished where a relative change of the first weights has this much less effect
+on the loss than one of the last."""
+GRADIENT_EXPLODED = 1e4
+
 MOST_DEAD = 0.75
 """Share of dead units in an activation from which on it is a problem."""
 SOME_DEAD = 0.25
 CHANCE = 1000
 """Dead units are a problem where so many would be dead by chance at most once in so many times."""
 MOST_SATURATED = 0.8
+_NONLINEAR = ("softmax", "scaleddotproductattention", "mul", "maxpool", "amax", "bmm")
+"""In the names of functions and classes, as `Call.operation` has them."""
+
+MOST_STEPS = 1e5
+"""An activation's parameter hardly moves if a change by a tenth takes more steps than this."""
+DECAY_STEPS = 10_000
+"""Steps over which decoupled weight decay is counted."""
+LEAST_LEFT = 0.8
+"""It is a problem where it leaves less than this of an activation's parameter after those."""
+_FEWEST = 256
+"""Number of values from which on the distribution of a weight can be told."""
+_SHRINKING = ("scale", "rate", "shape")
+"""Kinds of activations' parameters that should stay away from zero, such as alpha and beta."""
+_DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor)
+_UNSEEN = (torch.jit.ScriptModule, nn.RNNBase, nn.RNNCellBase, nn.Bilinear)
+"""Classes whose inner calls aren't watched, and that aren't layers of one weight."""
 
 
 def findings_of(measured: Measurement) -> list[Finding]:
-    """Everything that the inputs, the signal, the gradient and the units tell, the worst first."""
-    inputs, bad = _inputs(measured), _non_finite(measured)
-    if bad is not None:  # nothing else can be measured behind it
-        return [each for each in (inputs, bad) if each is not None]
-    signal = signal_finding(measured)
+    """Everything that inputs, signal, gradient and units tell, the worst first."""
+    inputs, broken = _inputs(measured), _non_finite(measured)
+    if broken is not None:  # nothing behind it can be measured
+        return [each for each in (inputs, broken) if each is not None]
+    signal = _signal(measured)
     is_dead = signal is not None and signal.kind == "dead"
     found = [
         inputs,
-        detached_finding(measured),
+        _detached(measured) or _bypassed(measured),
         *measured.mistakes,
         signal,
-        *([] if is_dead else _dead(measured)),
-        gradient_finding(measured),
+        None if is_dead else _dead(measured),
+        _gradient(measured),
         _symmetric(measured),
         _saturated(measured),
-        _linear(measured),
+        _without_activation(measured) or _on_a_line(measured),
     ]
-    kept = [each for each in found if each is not None]
-    return sorted(kept, key=lambda each: not each.is_problem)
+    return worst_first(each for each in found if each is not None)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Problems in their order, then remarks."""
+    return sorted(findings, key=lambda each: not each.is_problem)
+
+
+def _at(row: DiagnosedLayer, kind: str, text: str) -> Finding:
+    text = f"layer {row.position}, `{row.name}`: {text}"
+    return Finding(kind=kind, text=text, layer=row.name, position=row.position)
+
+
+def _more(count: int) -> str:
+    return f" (and {count} more like it)" if count else ""
 
 
 def _inputs(measured: Measurement) -> Finding | None:
     """Inputs on a scale that no weights are made for, unless the model changes it first."""
     given, fed = measured.inputs, measured.fed or measured.inputs
-    has_norm = any(row.kind == "norm" for row in measured.rows)
+    has_norm = any(row.kind == "norm" for row in measured.rows.values())
     if _is_large(given) and _is_large(fed):
         what = f"the inputs are too large: their mean square is {number(given.square)}"
     elif given.signal < SMALLEST_INPUT and fed.signal < SMALLEST_INPUT:
@@ -77,49 +132,189 @@ def _is_large(scale: InputScale) -> bool:
 
 
 def _non_finite(measured: Measurement) -> Finding | None:
-    for row in measured.rows:
+    rows = [*measured.rows.values()]
+    for row in rows:
         if not (math.isfinite(row.variance) and math.isfinite(row.mean)):
-            return found_at(row, "non-finite", "its outputs are NaN or infinite")
+            return _at(row, "non-finite", "its outputs are NaN or infinite")
     if not math.isfinite(measured.loss):
-        return Finding(
-            kind="non-finite",
-            text=f"the loss is {'NaN' if math.isnan(measured.loss) else 'infinite'}, although the "
+        text = (
+            f"the loss is {'NaN' if math.isnan(measured.loss) else 'infinite'}, although the "
             "outputs of all layers are finite: look at the targets, and at what comes after the "
-            "last layer",
+            "last layer"
         )
-    for row in reversed(measured.rows):
+        return Finding(kind="non-finite", text=text)
+    for row in reversed(rows):
         if row.gradient is not None and not math.isfinite(row.gradient):
-            return found_at(row, "non-finite", "the gradient at its output is NaN or infinite")
+            return _at(row, "non-finite", "the gradient at its output is NaN or infinite")
     return None
 
 
-def _symmetric(measured: Measurement) -> Finding | None:
-    row = next((row for row in measured.rows if row.is_symmetric), None)
-    if row is None:
+def _detached(measured: Measurement) -> Finding | None:
+    """Layers that the output depends on, and whose weight no gradient reaches."""
+    flow, rows = measured.flow, measured.rows
+    taking = sorted({*measured.cut.values()} & rows.keys())
+    lost = [index for index in taking if rows[index].kind == "layer"]
+    if not lost:
         return None
-    return found_at(
-        row,
-        "symmetric",
-        "all rows of its weight are equal, so its outputs differ by the bias at most and learn "
-        "the same",
+    last = lost[-1]
+    cut = next((each for each in flow.cuts() if each >= last), last)
+    if cut == last:
+        cause = "it runs without gradients, as under torch.no_grad"
+    else:
+        cause = f"`{flow.calls[cut].name}` behind it stops it"
+    more = f", nor that of {len(lost) - 1} more," if len(lost) > 1 else ""
+    text = f"no gradient reaches its weight{more} although the output depends on it: {cause}"
+    return _at(rows[last], "detached", text)
+
+
+def _bypassed(measured: Measurement) -> Finding | None:
+    """A layer that learns from values whose layers don't learn from it.
+
+    A problem only if the same values also bypass it: a second head may be detached on purpose.
+    """
+    flow = measured.flow
+    cuts = flow.cuts()
+    for index, row in measured.rows.items():
+        layer = layer_of(flow.calls[index])
+        if layer is None or not row.weight_gradient or flow.has_gradient(layer.fed):
+            continue
+        cut = max(flow.before([layer.fed]).intersection(cuts), default=None)
+        if cut is not None and flow.has_gradient(index):
+            kind = "detached" if flow.meets_itself(cut) else "remark"
+            name = flow.calls[cut].name
+            return _at(
+                row,
+                kind,
+                f"`{name}` before it stops the gradient, so that the layers there learn nothing "
+                "from it",
+            )
+    return None
+
+
+def _signal(measured: Measurement) -> Finding | None:
+    """Whether the signal is lost by the last layer, or has exploded, and from where on."""
+    layers, given = measured.layers, measured.inputs.signal
+    if not layers:
+        return None
+
+    def size(row: DiagnosedLayer) -> float:
+        return row.signal / min(1.0, given or 1.0)
+
+    def size_or_share(row: DiagnosedLayer) -> float:
+        return min(size(row), row.share)
+
+    for measure in (size, size_or_share):
+        if measure(layers[-1]) < LOST:
+            return _lost(measured, measure)
+    return _exploded(layers, max(1.0, given))
+
+
+def _start(layers: Sequence[DiagnosedLayer], holds: Callable[[DiagnosedLayer], bool]) -> int:
+    """The first layer after which something holds up to the last."""
+    start = len(layers) - 1
+    while start > 0 and holds(layers[start - 1]):
+        start -= 1
+    return start
+
+
+def _lost(measured: Measurement, size: Callable[[DiagnosedLayer], float]) -> Finding:
+    layers = measured.layers
+    first, last = layers[_start(layers, lambda row: size(row) < FADING)], layers[-1]
+    for row in measured.rows.values():
+        if row.dead == 1.0 and row.position <= first.position:
+            return _at(
+                row,
+                "dead",
+                "the whole activation is dead: every sample gives the same output and gradient "
+                "zero, so no layer before it learns",
+            )
+    if first.signal == 0:
+        return _at(first, "signal dies", "its output is the same for every sample")
+    if size(first) == first.share and first.variance > 100 * first.signal:
+        end = number(last.share)
+        text = (
+            f"the signal's variance, {number(first.signal)} between samples, falls to "
+            f"{number(first.share)} of the values' mean square here"
+        )
+    else:
+        end, text = (
+            number(last.signal),
+            f"the signal's variance falls to {number(first.signal)} here",
+        )
+    return _at(first, "signal dies", text + _by_the_last(first is last, end))
+
+
+def _by_the_last(is_last: bool, size: str) -> str:
+    return "" if is_last else f" and to {size} by the last layer"
+
+
+def _exploded(layers: Sequence[DiagnosedLayer], scale: float) -> Finding | None:
+    last = layers[-1]
+    first = most = next((row for row in layers if row.signal > OVERFLOWING * scale), None)
+    has_grown = any(row.signal > GROWING * scale for row in layers[:-1])
+    if last.signal > EXPLODED * scale and (has_grown or first is not None):
+        first = layers[_start(layers, lambda row: row.signal > GROWING * scale)]
+        most = last
+    if first is None or most is None:
+        return None
+    text = f"the signal's variance rises to {number(first.signal)} here"
+    text += _by_the_last(first is most, number(most.signal))
+    return _at(first, "signal explodes", text)
+
+
+def _gradient(measured: Measurement) -> Finding | None:
+    """Whether the gradient is lost on its way to the first layers, or explodes, and where."""
+    rows = [row for row in measured.layers if row.weight_gradient is not None]
+    for row in reversed(rows):
+        if row.gradient == 0 and row.weight_gradient == 0:
+            return _at(
+                row,
+                "gradient vanishes",
+                "the gradient at its output is zero for every sample, so its weight doesn't learn",
+            )
+    if len(rows) < 3:
+        return None
+    sizes = [row.weight_gradient or 0.0 for row in rows]
+    quarter = max(1, len(rows) // 4)
+    first, last = max(sizes[:quarter]), max(sizes[-quarter:])
+    backwards = reversed(range(len(rows)))
+    if last == 0:
+        return None
+    if first < VANISHED * last:
+        verb = "vanishes"
+        end = next(index for index in backwards if max(sizes[: index + 1]) < 1e-2 * last)
+    elif min(sizes[:quarter]) > GRADIENT_EXPLODED * last:
+        verb = "explodes"
+        end = next(index for index in backwards if sizes[index] > 1e2 * last)
+    else:
+        return None
+    return _at(
+        rows[end],
+        f"gradient {verb}",
+        f"the gradient {verb} from here towards the input: the first weights matter "
+        f"{number(first / last)} times as much to the loss as the last",
     )
 
 
-def _dead(measured: Measurement) -> Iterator[Finding]:
-    rows = [row for row in measured.rows if row.dead is not None and row.dead >= SOME_DEAD]
-    if not rows:
-        return
-    worst = max(rows, key=lambda row: row.dead or 0.0)
-    assert worst.dead is not None
-    first = next(row for row in rows if (row.dead or 0.0) >= min(worst.dead, MOST_DEAD))
-    what = "the whole activation is" if first.dead == 1 else f"{first.dead:.0%} of its units are"
-    others = sum((row.dead or 0.0) >= min(worst.dead, MOST_DEAD) for row in rows) - 1
-    is_chance = all(_by_chance(row) for row in rows if (row.dead or 0.0) >= MOST_DEAD)
-    more = f" (and {others} more like it)" if others else ""
-    yield found_at(
+def _symmetric(measured: Measurement) -> Finding | None:
+    row = next((row for row in measured.rows.values() if row.is_symmetric), None)
+    text = "all rows of its weight are equal, so its outputs differ by the bias at most and learn "
+    return None if row is None else _at(row, "symmetric", f"{text}the same")
+
+
+def _dead(measured: Measurement) -> Finding | None:
+    dead = [(row.dead, row) for row in measured.rows.values() if row.dead is not None]
+    worst = max((share for share, _ in dead), default=0.0)
+    if worst < SOME_DEAD:
+        return None
+    alike = [(share, row) for share, row in dead if share >= min(worst, MOST_DEAD)]
+    share, first = alike[0]
+    what = "the whole activation is" if share == 1 else f"{share:.0%} of its units are"
+    is_problem = worst >= MOST_DEAD and not all(_by_chance(row) for _, row in alike)
+    return _at(
         first,
-        "dead" if worst.dead >= MOST_DEAD and not is_chance else "remark",
-        f"{what} dead: every sample gives the same output and gradient zero{more}",
+        "dead" if is_problem else "remark",
+        f"{what} dead: every sample gives the same output and gradient zero{_more(len(alike) - 1)}",
     )
 
 
@@ -136,11 +331,11 @@ def _by_chance(row: DiagnosedLayer) -> bool:
 
 
 def _saturated(measured: Measurement) -> Finding | None:
-    for row in measured.rows:
-        is_hidden = any(each.position > row.position for each in measured.layers)
+    last = max((row.position for row in measured.layers), default=0)
+    for row in measured.rows.values():
         is_flat = row.saturated is not None and row.saturated >= MOST_SATURATED
-        if is_flat and is_hidden and not row.is_gate:
-            return found_at(
+        if is_flat and row.position < last and not row.is_gate:
+            return _at(
                 row,
                 "saturated",
                 f"{row.saturated:.0%} of its units are saturated: their slope is below 0.01 for at "
@@ -149,41 +344,198 @@ def _saturated(measured: Measurement) -> Finding | None:
     return None
 
 
-_NONLINEAR = ("softmax", "scaleddotproductattention", "mul", "maxpool", "amax", "bmm")
-"""In the names of functions and classes, as `plain_name` has them."""
-
-
-def _linear(measured: Measurement) -> Finding | None:
-    return _without_activation(measured) or _on_a_line(measured)
-
-
 def _without_activation(measured: Measurement) -> Finding | None:
     """Layers that could be one; single ones may be meant, as between an encoder and its code."""
     pairs, layers = layers_in_a_row(measured.flow.calls)
     if not pairs:
         return None
-    rows = {id(measured.flow.calls[index]): row for index, row in measured.at.items()}
-    first, second = (rows[id(call)] for call in pairs[0])
-    more = f" (and {len(pairs) - 1} more like it)" if len(pairs) > 1 else ""
-    return found_at(
+    first, second = (measured.rows[index] for index in pairs[0])
+    return _at(
         first,
         "linear" if 2 * len(pairs) > layers - 1 else "remark",
         f"nothing nonlinear comes between it and `{second.name}`, so the two could be one "
-        f"layer{more}",
+        f"layer{_more(len(pairs) - 1)}",
     )
 
 
 def _on_a_line(measured: Measurement) -> Finding | None:
-    rows = [row for row in measured.rows if row.kind == "activation"]
-    if not rows or any((row.linear or 0.0) < 0.99 for row in rows):
+    rows = [row for row in measured.rows.values() if row.kind == "activation"]
+    if not rows or any((row.linear or 0.0) < 0.99 or row.is_gate for row in rows):
         return None
-    names = {plain_name(call.target) for call in measured.flow.calls}
-    if any(row.is_gate for row in rows) or any(
-        each in name for each in _NONLINEAR for name in names
-    ):
+    names = {call.operation for call in measured.flow.calls}
+    if any(each in name for each in _NONLINEAR for name in names):
         return None
-    return found_at(
-        rows[0],
-        "linear",
-        "every activation works on a straight part of its curve, so the network is nearly linear",
+    text = "every activation works on a straight part of its curve, so the network is nearly linear"
+    return _at(rows[0], "linear", text)
+
+
+def findings_about(
+    model: nn.Module,
+    measured: Measurement,
+    optimizer: torch.optim.Optimizer | None,
+    has_loss: bool,
+) -> Iterator[Finding]:
+    """What keeps parameters from learning, and what wasn't measured as it is.
+
+    Args:
+        model: model that the findings are about.
+        measured: measurement of a copy of it.
+        optimizer: optimizer that trains it, if it is known.
+        has_loss: whether the gradients are those of a real loss, so that their size counts.
+    """
+    parameters, gradients = dict(model.named_parameters()), measured.parameters
+    yield from _frozen(parameters)
+    unused = [name for name, each in gradients.items() if each is None and name not in measured.cut]
+    if unused:
+        yield _remark(f"no output depends on {_names(unused)}, so no gradient arrives there")
+    learned = {each.name: each.kind for each in learnable_parameters(model)}
+    still = [
+        name
+        for name, each in gradients.items()
+        if each is not None and (each.dim() > 1 or name in learned) and not each.any()
+    ]
+    yield from _stuck(still, "have gradient zero everywhere, so they don't learn")
+    if optimizer is not None:
+        yield from _optimized(parameters, gradients, learned, optimizer, has_loss)
+    unseen: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        is_inside = any(name.startswith(f"{each}.") for each in unseen)
+        if isinstance(module, _UNSEEN) and not is_inside and [*module.parameters()]:
+            unseen[name] = module
+    if unseen:
+        parts = _listed([f"`{name}` ({class_name(each)})" for name, each in unseen.items()])
+        yield _remark(f"{parts} {'was' if len(unseen) == 1 else 'were'} not looked into")
+    if measured.opened:
+        count = len(measured.opened)
+        start, get = ("starts", "gets") if count == 1 else (f"and {count - 1} more start", "get")
+        yield _remark(
+            f"`{measured.opened[0]}` {start} at zero, as is common, and {get} a gradient; it was "
+            "measured with small values instead"
+        )
+
+
+def class_name(module: nn.Module) -> str:
+    """Name of a module's class, also of a scripted or traced module."""
+    return str(getattr(module, "original_name", type(module).__name__))
+
+
+def _remark(text: str) -> Finding:
+    return Finding(kind="remark", text=text)
+
+
+def _stuck(names: Sequence[str], text: str) -> Iterator[Finding]:
+    """A finding about parameters, if there are any."""
+    if names:
+        yield Finding(kind="parameters", text=f"{_names(names)} {text}", layer=names[0])
+
+
+def _names(names: Sequence[str]) -> str:
+    return _listed([f"`{name}`" for name in names])
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """The first three, and how many more there are."""
+    shown = ", ".join(texts[:3])
+    return f"{shown} and {len(texts) - 3} more" if len(texts) > 3 else shown
+
+
+def _frozen(parameters: Mapping[str, nn.Parameter]) -> Iterator[Finding]:
+    frozen = {name: each for name, each in parameters.items() if not each.requires_grad}
+    untrained = [name for name, each in frozen.items() if _is_uniform(each)]
+    if not frozen:
+        return
+    if len(frozen) == len(parameters):
+        text = (
+            "no parameter requires gradients, so nothing learns; model.requires_grad_(True) "
+            "changes that"
+        )
+        yield Finding(kind="parameters", text=text)
+    elif untrained:
+        text = (
+            f"requires_grad is False for {_names(untrained)}, where the values are still the "
+            "random ones that a layer starts with"
+        )
+        yield Finding(kind="parameters", text=text, layer=untrained[0])
+    else:
+        count, total = (sum(e.numel() for e in each.values()) for each in (frozen, parameters))
+        yield _remark(
+            f"requires_grad is False for {_names([*frozen])}: {count / total:.0%} of all values "
+            "aren't trained"
+        )
+
+
+def _is_uniform(values: Tensor) -> bool:
+    """Whether the values are uniformly distributed, as in torch's new layers and never in trained
+    ones: the fourth moment is 1.8 times the square of the second, and 3 times for a Gaussian."""
+    if values.dim() < 2 or values.numel() < _FEWEST or not values.is_floating_point():
+        return False
+    values = values.detach().double()
+    values = values - values.mean()
+    ratio = (values.pow(4).mean() / values.square().mean().square()).item()
+    return abs(ratio - 1.8) < 0.1
+
+
+def _optimized(
+    parameters: Mapping[str, nn.Parameter],
+    gradients: Mapping[str, Tensor | None],
+    learned: Mapping[str, str],
+    optimizer: torch.optim.Optimizer,
+    has_loss: bool,
+) -> Iterator[Finding]:
+    of_tensor = {id(each): group for group in optimizer.param_groups for each in group["params"]}
+    groups = {
+        name: of_tensor.get(id(each)) for name, each in parameters.items() if each.requires_grad
+    }
+    missing = [name for name, group in groups.items() if group is None]
+    yield from _stuck(missing, "aren't in the optimizer, so they don't learn")
+    unmoved = [name for name, group in groups.items() if group is not None and not _rate(group)]
+    yield from _stuck(unmoved, "have learning rate 0, so they don't learn")
+    # Steps of SGD are in proportion to gradients, unlike those of Adam.
+    is_plain = isinstance(optimizer, torch.optim.SGD)
+    slow, decayed, left = [], [], {}
+    for name, group in groups.items():
+        gradient = gradients.get(name)
+        if name not in learned or gradient is None or group is None or not _rate(group):
+            continue
+        value, size = _size(parameters[name]), _size(gradient)
+        step, decay = _rate(group), float(group.get("weight_decay", 0.0))
+        if is_plain:
+            step = step * (size if has_loss else 1.0) / (1 - group.get("momentum", 0.0))
+        if step == 0 or 0.1 * (value or 1.0) / step > MOST_STEPS:
+            slow.append(name)
+        # A step takes lr times weight decay of a value away, whatever its gradient is.
+        if group.get("decoupled_weight_decay", isinstance(optimizer, _DECOUPLED)):
+            if learned[name] in _SHRINKING:
+                left[name] = max(0.0, 1 - _rate(group) * decay) ** DECAY_STEPS if value else 1.0
+        elif has_loss and is_plain and decay * value > size:
+            decayed.append(name)
+    yield from _stuck(
+        slow,
+        "hardly move: with this learning rate, a change by a tenth takes more than "
+        f"{MOST_STEPS:,.0f} steps; mpelu.param_groups gives them a rate of their own",
     )
+    shrunk = [name for name, each in left.items() if each < LEAST_LEFT]
+    if shrunk:
+        kind = type(optimizer).__name__
+        own = f"torch.optim.{kind}" if type(optimizer).__module__.startswith("torch.") else kind
+        text = (
+            f"weight decay multiplies {_names(shrunk)} by {number(min(left.values()))} in "
+            f"{DECAY_STEPS:,} steps where the loss doesn't push back, however small the gradient; "
+            f"mpelu.param_groups(model, lr=..., weight_decay=..., optimizer={own}) leaves them out"
+        )
+        yield Finding(kind="parameters", text=text, layer=shrunk[0])
+    yield from _stuck(
+        decayed,
+        "are pulled to 0 by weight decay more than the loss moves them; "
+        "mpelu.param_groups(..., decay_mult=0) leaves it out",
+    )
+
+
+def _rate(group: Mapping[str, Any]) -> float:
+    """The learning rate; where a schedule has begun, at least the one that it started from."""
+    return max(float(group["lr"]), float(group.get("initial_lr", 0.0)))
+
+
+def _size(values: Tensor) -> float:
+    """Root of the mean square."""
+    return values.detach().double().square().mean().sqrt().item()

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from mpelu.diagnosis.inputs import (
-    InputScale,
-    Loss,
-    batch_size,
-    differentiable,
-    input_scale,
-    is_measurable,
-    loss_of,
-    mean_square,
-    moments,
-    random_direction,
-    scale_of,
-    spread_of,
+from mpelu.diagnosis.flow import (
+    Flow,
+    followed_by_layers,
+    gates_of,
+    has_equal_rows,
+    mistake_in,
+    tensors_of,
 )
-from mpelu.diagnosis.rows import DiagnosedLayer, Finding, Measurement
-from mpelu.diagnosis.structure import Flow, followed_calls, gate_calls, has_equal_rows, mistake_in
-from mpelu.diagnosis.units import UnitShares, activation_of, own_axis, shares_of
+from mpelu.diagnosis.report import DiagnosedLayer, Finding
+from mpelu.diagnosis.units import UnitCounter, activation_of, is_measurable, unit_axis
 from mpelu.graph import (
     NORM_KINDS,
     Call,
@@ -40,10 +34,234 @@ from mpelu.graph import (
     find_channels,
     layer_of,
     name_of,
+    reason,
     record,
     tensors_in,
 )
 from mpelu.init.planner import Planner
+
+Loss = Callable[..., Tensor]
+
+_OPENED_STD, _ROUNDS = 0.02, 4
+
+
+class DiagnosisError(ValueError):
+    """Why a model can't be diagnosed, as a whole message."""
+
+
+def moments(values: Tensor, batch: int) -> tuple[float, float, float]:
+    """Mean, population variance, and variance between samples (the signal), in float64.
+
+    Takes the mean first and then the squares of what is left. This is as exact as torch.var, and
+    many times faster along the first dimension.
+
+    Args:
+        values: tensor of real numbers.
+        batch: number of samples; 1 if they can't be told apart.
+    """
+    samples = _by_sample(values.detach().double(), batch)
+    means = samples.mean(0)
+    mean = means.mean()
+    between = (means - mean).square_().mean()
+    count = len(samples)
+    if count == 1:
+        return mean.item(), between.item(), between.item()
+    inside = (samples - means).square_().mean()
+    return mean.item(), (inside + between).item(), (inside * (count / (count - 1))).item()
+
+
+def _by_sample(values: Tensor, batch: int) -> Tensor:
+    """As [batch, values of a sample], or [1, values] where samples can't be told apart."""
+    if batch > 1 and values.size(0) % batch == 0:  # also windows or heads folded into the batch
+        return values.reshape(batch, -1)
+    if batch > 1 and values.dim() > 1 and values.size(1) == batch:
+        return values.transpose(0, 1).reshape(batch, -1)
+    return values.reshape(1, -1)
+
+
+def mean_square(values: Tensor) -> float:
+    """Mean square in float64; the size of a gradient."""
+    return values.detach().double().square().mean().item()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputScale:
+    """Scale of a batch of inputs."""
+
+    signal: float
+    """Variance between samples; 0 if no input differs, 1 if only tokens do."""
+    square: float = 1.0
+    """Mean square; 1 for tokens."""
+    spread: float = 1.0
+    """Standard deviation of the channel that varies most, divided by that of one that varies
+    little: more than three quarters of the channels vary more. 1 if it isn't known."""
+
+
+def batch_size(inputs: Inputs) -> int:
+    """Size of the first dimension."""
+    return next((len(each) for each in tensors_in(arguments(inputs)) if each.dim() > 0), 1)
+
+
+def _input_scale(inputs: Inputs) -> InputScale:
+    """Scale of the first input that differs between samples; others may be masks or constants."""
+    batch = batch_size(inputs)
+    has_tokens = False
+    for each in tensors_in(arguments(inputs)):
+        if is_measurable(each):
+            scale = _scale_of(each, batch)
+            if scale.signal > 0:
+                return scale
+        elif each.dim() > 0 and each.numel() > 0:
+            first = each[:1] if batch > 1 else each.flatten()[0]
+            has_tokens = has_tokens or bool((each != first).any())
+    return InputScale(signal=float(has_tokens))
+
+
+def _scale_of(values: Tensor, batch: int) -> InputScale:
+    mean, variance, signal = moments(values, batch)
+    return InputScale(signal=signal, square=variance + mean**2)
+
+
+def _spread_of(values: Tensor, axis: int) -> float:
+    """How much the standard deviations of channels differ; constant channels don't count."""
+    channels = values.detach().double().movedim(axis, 0).flatten(1)
+    deviations = channels.std(1, correction=0)
+    varying = deviations[deviations > 0].sort().values
+    return (varying[-1] / varying[len(varying) // 4]).item() if len(varying) > 3 else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Everything that a pass tells about a model."""
+
+    rows: Mapping[int, DiagnosedLayer]
+    """By the index of their call, in order."""
+    inputs: InputScale
+    fed: InputScale | None
+    """Scale of what the first layer takes: the inputs, or what the model makes of them."""
+    loss: float
+    flow: Flow
+    cut: Mapping[str, int]
+    """Trained parameters that no gradient reaches although the output depends on them, and the
+    index of the call that takes each."""
+    mistakes: Sequence[Finding]
+    """What is wrong with the arguments of single calls, or of the loss."""
+    parameters: Mapping[str, Tensor | None]
+    """Gradient of each trained parameter; None if no output depends on it."""
+    opened: Sequence[str] = ()
+    """Weights that are zero, and were measured with small random values."""
+
+    @property
+    def layers(self) -> list[DiagnosedLayer]:
+        """The rows of layers with a weight."""
+        return [row for row in self.rows.values() if row.kind == "layer"]
+
+
+def measure(probe: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -> Measurement:
+    """Measures a copy of a model, and opens its zero-initialized weights.
+
+    Trained batch norm uses the statistics of the batch, and dropout is off. A head, a branch's last
+    norm or its scale may start at zero, by design: it gets a gradient, and the layers before it get
+    theirs from the second step on. Such weights get small random values before everything is
+    measured.
+
+    Args:
+        probe: copy of a model, not wrapped.
+        inputs: at least two samples.
+        targets: targets of the loss, or None.
+        loss: maps the output, and the targets if given, to a scalar. The default is cross entropy
+            for integer targets and the mean squared error for floating-point targets. Without
+            targets it is a random direction of the output.
+    """
+    # From a pass of its own, because only what takes a tensor may tell where its channels are. With
+    # a graph, as in `_measure`.
+    channels = find_channels(record(probe, inputs, finish=lambda _: None)[0])
+    opened: list[str] = []
+    measured = _measure(probe, inputs, targets, loss, channels)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(_ROUNDS):
+        parameters = dict(probe.named_parameters())
+        closed = [
+            name
+            for name, gradient in measured.parameters.items()
+            if gradient is not None
+            and not name.endswith("bias")
+            and not parameters[name].any()
+            and gradient.any()
+        ]
+        if not closed:
+            break
+        opened += closed
+        with torch.no_grad():
+            for name in closed:
+                small = torch.randn(parameters[name].shape, generator=generator) * _OPENED_STD
+                parameters[name].copy_(small)
+        measured = _measure(probe, inputs, targets, loss, channels)
+    return replace(measured, opened=opened)
+
+
+def _measure(
+    model: nn.Module,
+    inputs: Inputs,
+    targets: Any,
+    loss: Loss | None,
+    channels: Sequence[Channels | None],
+) -> Measurement:
+    weights = Weights(model)
+    observer = _Observer(weights, inputs, channels)
+    ends: set[int] = set()
+    losses: list[float] = []
+    trained: dict[str, nn.Parameter] = {}
+    gradients: dict[str, Tensor | None] = {}
+
+    def finish(output: Any) -> None:
+        trained.update((n, each) for n, each in model.named_parameters() if each.requires_grad)
+        tensors = tensors_in(output)
+        ends.update(observer.makers[each] for each in tensors if each in observer.makers)
+        outputs = [each for each in tensors if each.is_floating_point() and each.requires_grad]
+        has_samples = any(len(each) == observer.batch for each in outputs if each.dim())
+        with _LossWatcher(observer.batch) as watcher:
+            value = _loss_of(output, outputs, targets, loss)
+        kept = [each for each in observer.mistakes if has_samples or each.kind != "softmax"]
+        observer.mistakes = [*kept, *watcher.mistakes]
+        losses.append(value.item())
+        gradients.update(_gradients(value, outputs, trained))
+
+    calls, weights = record(
+        model, inputs, observer.before, observer.after, weights=weights, finish=finish
+    )
+    predicted = _predicted(calls, weights)
+    followed, gates = followed_by_layers(calls), gates_of(calls)
+    rows = {}
+    for index, call in enumerate(calls):
+        entry = observer.observed.get(id(call))
+        if entry is not None:
+            row, is_followed = entry.row, id(call) in followed
+            gradient = None if entry.weight is None else gradients.get(entry.weight)
+            rows[index] = replace(
+                row,
+                share=row.share if is_followed else entry.share,
+                gradient=sum(entry.gradients) if entry.gradients else None,
+                weight_gradient=None
+                if gradient is None or entry.weight is None
+                else _norm(gradient) * _norm(trained[entry.weight]),
+                predicted=None if entry.weight is None else predicted.get(entry.weight),
+                is_gate=row.kind == "activation" and id(call) in gates,
+                is_symmetric=is_followed
+                and entry.layer is not None
+                and has_equal_rows(entry.layer),
+            )
+    flow = Flow(calls, observer.graded)
+    return Measurement(
+        rows=rows,
+        inputs=_input_scale(inputs),
+        fed=observer.fed,
+        loss=losses[0],
+        flow=flow,
+        cut=_cut_off(flow, ends, weights, gradients),
+        mistakes=observer.mistakes,
+        parameters=gradients,
+    )
 
 
 @dataclass(slots=True)
@@ -51,15 +269,11 @@ class _Observed:
     """What is known of a call before the backward pass."""
 
     row: DiagnosedLayer
-    layer: Layer | None = None
-    weight: str | None = None
-    unbiased_square: float | None = None
-    """Mean square of the output without the bias."""
+    layer: Layer | None
+    weight: str | None
+    share: float
+    """Of the row, without the bias."""
     gradients: list[float] = field(default_factory=list)
-    is_followed: bool = False
-    """Whether its output reaches the weight of a later call."""
-    is_gate: bool = False
-    """Whether its output is multiplied with another tensor."""
 
 
 class _Observer:
@@ -68,6 +282,7 @@ class _Observer:
     def __init__(
         self, weights: Weights, inputs: Inputs, channels: Sequence[Channels | None]
     ) -> None:
+        self.batch = batch_size(inputs)
         self.observed: dict[int, _Observed] = {}
         """By the id of the call."""
         self.fed: InputScale | None = None
@@ -77,171 +292,111 @@ class _Observer:
         """The id of the call that returned a tensor last."""
         self.mistakes: list[Finding] = []
         self._weights, self._channels = weights, channels
-        self._batch = batch_size(inputs)
         self._shapes = {each.shape for each in tensors_in(arguments(inputs))}
-        self._shares: UnitShares | None = None
+        self._units: UnitCounter | None = None
         self._count, self._last = 0, "the input"
 
     def before(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with torch._C.DisableTorchFunction():  # so that measuring isn't watched, which is slow
-            self._shares = None
+            self._units = None
             activation = activation_of(call, args, kwargs)
             if activation is not None:
-                self._shares = shares_of(activation, self._axis(call, activation.values.dim()))
+                axis = unit_axis(call, activation.values.dim(), self._channels)
+                self._units = UnitCounter(activation.function, axis, is_known=activation.is_known)
+                self._units.add(activation.values)
             elif self.fed is None and (layer := layer_of(call)) is not None:
                 self.fed = self._scale_of_data(tensors_in((args, kwargs)), layer)
-            mistake = mistake_in(call.target, args, kwargs, self._batch)
+            mistake = mistake_in(call.target, args, kwargs, self.batch)
             if mistake is not None:
-                kind, text = mistake
-                name = _name(call, None, self._last)
+                name = self._name(call, None)
+                text = f"`{name}`: {mistake[1]}"
                 self.mistakes.append(
-                    Finding(kind=kind, text=f"`{name}`: {text}", layer=name, position=self._count)
+                    Finding(kind=mistake[0], text=text, layer=name, position=self._count)
                 )
+
+    def _scale_of_data(self, tensors: Sequence[Tensor], layer: Layer) -> InputScale | None:
+        """The scale of the first tensor that isn't a parameter."""
+        data = [each for each in tensors if is_measurable(each) and not self._weights.name(each)]
+        if not data:
+            return None
+        scale = _scale_of(data[0], self.batch)
+        axis = data[0].dim() - len(layer.kernel) - 1
+        # Of what a model has computed, such as sines of a time, some channels may hardly vary.
+        is_input = axis > 0 and data[0].shape in self._shapes
+        return replace(scale, spread=_spread_of(data[0], axis)) if is_input else scale
 
     def after(self, call: Call, output: Tensor, run: Any) -> Tensor:
         with torch._C.DisableTorchFunction():
             self._observe(call, output)
         return output
 
-    def _axis(self, call: Call, ndim: int) -> int:
-        """The dimension of an activation's channels: its own, or that of what made its input."""
-        axis = own_axis(call)
-        if axis is not None:
-            return axis % ndim
-        made = [self._channels[index] for index in call.fed_by if index < len(self._channels)]
-        found = next((each for each in made if each is not None), None)
-        if found is not None:
-            return found.position(ndim)
-        return 1 if ndim in (2, 4, 5) else ndim - 1
-
-    def _scale_of_data(self, tensors: Sequence[Tensor], layer: Layer) -> InputScale | None:
-        """Of the first tensor that isn't a parameter."""
-        data = [each for each in tensors if is_measurable(each) and not self._weights.name(each)]
-        if not data:
-            return None
-        scale = scale_of(data[0], self._batch)
-        axis = data[0].dim() - len(layer.kernel) - 1
-        # Of what a model has computed, such as sines of a time, some channels may hardly vary.
-        is_input = axis > 0 and data[0].shape in self._shapes
-        return replace(scale, spread=spread_of(data[0], axis)) if is_input else scale
-
     def _observe(self, call: Call, output: Tensor) -> None:
         if output.is_floating_point() or output.is_complex():
             self.graded[id(call)] = output.requires_grad
         self.makers[output] = id(call)
         layer = layer_of(call)
-        kind = _kind(call, layer, self._shares is not None)
-        if kind is None or not is_measurable(output):
+        if layer is not None:
+            kind = "layer"
+        elif self._units is not None:
+            kind = "activation"
+        elif call.kind in NORM_KINDS:
+            kind = "norm"
+        else:
+            return
+        if not is_measurable(output):
             return
         weight = None if layer is None else self._weights.name(layer.weight)
-        name = _name(call, weight, self._last)
+        name = self._name(call, weight)
         if kind == "layer":
             self._count, self._last = self._count + 1, name
-        mean, variance, signal = moments(output, self._batch)
-        shares = self._shares
+        mean, variance, signal = moments(output, self.batch)
+        square = variance + mean**2
+        is_module = isinstance(call.target, nn.Module)
         row = DiagnosedLayer(
             position=self._count,
             name=name,
             kind=kind,
-            type=_type(call),
+            type=type(call.target).__name__ if is_module else name_of(call.target),
             mean=mean,
             variance=variance,
             signal=signal,
-            share=_share(signal, variance + mean**2),
-            units=None if shares is None else shares.units,
-            dead=None if shares is None else shares.dead,
-            saturated=None if shares is None else shares.saturated,
-            linear=None if shares is None else shares.linear,
+            share=_share(signal, square),
+            **({} if self._units is None else asdict(self._units.shares())),
         )
-        square = None if layer is None else _unbiased_square(output, layer)
-        entry = _Observed(row, layer, weight, square)
+        if layer is not None:
+            square = _unbiased_square(output, layer, square)
+        entry = _Observed(row, layer, weight, _share(signal, square))
         self.observed[id(call)] = entry
         if output.requires_grad:
             output.register_hook(lambda grad: entry.gradients.append(mean_square(grad)))
 
-
-def channels_of(model: nn.Module, inputs: Inputs) -> list[Channels | None]:
-    """Where the output of each call has its channels.
-
-    From a pass of its own, because what takes a tensor may tell where they are.
-    """
-    calls, _ = record(model, inputs, finish=lambda _: None)  # with a graph, as in `measure`
-    return find_channels(calls)
+    def _name(self, call: Call, weight: str | None) -> str:
+        if isinstance(call.target, nn.Module):
+            return call.name
+        if weight is not None:
+            return weight.partition(".parametrizations.")[0].removesuffix(".weight")
+        return f"{call.name} after {self._last}"
 
 
-def measure(
-    model: nn.Module,
-    inputs: Inputs,
-    targets: Any,
-    loss: Loss | None,
-    channels: Sequence[Channels | None],
-) -> Measurement:
-    """Measures the model, which is left as it was.
+def _share(signal: float, square: float) -> float:
+    return signal / square if square > 0 else 0.0
 
-    Trained batch norm uses the statistics of the batch, and dropout is off.
 
-    Args:
-        model: not wrapped.
-        inputs: at least two samples.
-        targets: of the loss.
-        loss: from the output, and the targets if there are any, to a scalar. By default cross
-            entropy for integer targets and squares for others; without targets a random direction
-            of the output.
-        channels: of the output of each call.
-    """
-    weights = Weights(model)
-    observer = _Observer(weights, inputs, channels)
-    ends: list[int] = []
-    losses: list[float] = []
-    trained: dict[str, nn.Parameter] = {}
-    gradients: dict[str, Tensor | None] = {}
+def _unbiased_square(output: Tensor, layer: Layer, square: float) -> float:
+    """Mean square of a layer's output without its bias, given the mean square with it."""
+    axis, bias = output.dim() - len(layer.kernel) - 1, layer.bias
+    if bias is None or bias.dim() != 1 or axis < 0 or len(bias) != output.size(axis):
+        return square
+    shape = [-1 if index == axis else 1 for index in range(output.dim())]
+    return mean_square(output.detach() - bias.detach().reshape(shape))
 
-    def finish(output: Any) -> None:
-        trained.update(
-            (name, each) for name, each in model.named_parameters() if each.requires_grad
-        )
-        outputs = differentiable(output)
-        ends.extend(observer.makers[each] for each in tensors_in(output) if each in observer.makers)
-        if not any(len(each) == batch_size(inputs) for each in outputs if each.dim()):
-            observer.mistakes = [each for each in observer.mistakes if each.kind != "softmax"]
-        with _LossWatcher(batch_size(inputs)) as watcher:
-            value = loss_of(output, outputs, targets, loss)
-        observer.mistakes += watcher.mistakes
-        losses.append(value.item())
-        gradients.update(_gradients(value, outputs, trained))
 
-    calls, weights = record(
-        model, inputs, observer.before, observer.after, weights=weights, finish=finish
-    )
-    observed = observer.observed
-    predicted = _predicted(calls, weights)
-    followed = followed_calls(calls)
-    gates = {id(call) for call in gate_calls(calls)}
-    for call in calls:
-        if id(call) in observed:
-            entry = observed[id(call)]
-            entry.is_followed, entry.is_gate = id(call) in followed, id(call) in gates
-    rows = {
-        index: _completed(observed[id(call)], gradients, trained, predicted)
-        for index, call in enumerate(calls)
-        if id(call) in observed
-    }
-    flow = Flow(calls, observer.graded)
-    return Measurement(
-        rows=tuple(rows.values()),
-        inputs=input_scale(inputs),
-        fed=observer.fed,
-        loss=losses[0],
-        flow=flow,
-        at=rows,
-        cut=_cut_off(flow, set(ends), weights, gradients),
-        mistakes=tuple(observer.mistakes),
-        parameters=gradients,
-    )
+def _norm(values: Tensor) -> float:
+    return float(values.detach().double().norm())
 
 
 class _LossWatcher(TorchFunctionMode):
-    """Looks at what the functions of a loss are called with."""
+    """Checks the arguments of a loss's functions."""
 
     def __init__(self, batch: int) -> None:
         super().__init__()
@@ -258,21 +413,46 @@ class _LossWatcher(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
-def _cut_off(
-    flow: Flow, ends: set[int], weights: Weights, gradients: dict[str, Tensor | None]
-) -> dict[str, int]:
-    """The parameters that the output depends on, but that have no gradient."""
-    lost = {name for name, each in gradients.items() if each is None}
-    found: dict[str, int] = {}
-    reaching = (
-        flow.before(i for i, call in enumerate(flow.calls) if id(call) in ends) if lost else ()
-    )
-    for index in sorted(reaching):
-        call = flow.calls[index]
-        own = call.target.parameters() if isinstance(call.target, nn.Module) else ()
-        names = {weights.name(each) for each in (*own, *tensors_in((call.args, call.kwargs)))}
-        found.update((name, index) for name in names if name in lost)
-    return found
+def _loss_of(output: Any, outputs: Sequence[Tensor], targets: Any, loss: Loss | None) -> Tensor:
+    """The loss, or a random direction of the first output without targets and loss.
+
+    Args:
+        output: output of the model.
+        outputs: its tensors that have a gradient.
+        targets: as for `measure`.
+        loss: as for `measure`.
+    """
+    if not outputs:
+        raise DiagnosisError("diagnose: expected an output that depends on trained parameters")
+    if targets is None and loss is None:
+        return _random_direction(outputs[:1])
+    try:
+        if loss is not None:
+            value = loss(output) if targets is None else loss(output, targets)
+        elif targets.is_floating_point():
+            value = F.mse_loss(outputs[0], targets)
+        else:
+            value = F.cross_entropy(outputs[0], targets)
+    except Exception as error:  # whatever a loss raises on an output that it isn't made for
+        raise DiagnosisError(
+            f"diagnose: expected a loss that takes the output, got: {reason(error)}"
+        ) from error
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+        came = f"shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise DiagnosisError(
+            f"diagnose: expected a scalar loss that depends on the model, got {came}"
+        )
+    return value
+
+
+def _random_direction(outputs: Sequence[Tensor]) -> Tensor:
+    """The sum of the outputs' values, with random weights that are always the same."""
+    generator = torch.Generator().manual_seed(0)
+    total = outputs[0].new_zeros((), dtype=torch.float32)
+    for each in outputs:
+        direction = torch.randn(each.shape, generator=generator).to(each.device)
+        total = total + (each.float() * direction).sum() / math.sqrt(each.numel())
+    return total
 
 
 def _gradients(
@@ -287,7 +467,7 @@ def _gradients(
     unused = [name for name, each in gradients.items() if each is None]
     if unused and several:
         others = torch.autograd.grad(
-            random_direction(outputs), [trained[name] for name in unused], allow_unused=True
+            _random_direction(outputs), [trained[name] for name in unused], allow_unused=True
         )
         gradients |= {
             name: None if each is None else torch.full_like(each, math.nan)
@@ -296,72 +476,23 @@ def _gradients(
     return gradients
 
 
-def _completed(
-    entry: _Observed,
-    gradients: dict[str, Tensor | None],
-    trained: dict[str, nn.Parameter],
-    predicted: dict[str, float | None],
-) -> DiagnosedLayer:
-    row = entry.row
-    size = None
-    found = None if entry.weight is None else gradients.get(entry.weight)
-    if found is not None and entry.weight is not None:
-        weight = trained[entry.weight].detach()
-        size = found.double().norm().item() * weight.double().norm().item()
-    share = row.share
-    if entry.unbiased_square is not None and not entry.is_followed:
-        share = _share(row.signal, entry.unbiased_square)
-    return replace(
-        row,
-        share=share,
-        gradient=sum(entry.gradients) if entry.gradients else None,
-        weight_gradient=size,
-        predicted=None if entry.weight is None else predicted.get(entry.weight),
-        is_gate=entry.is_gate and row.kind == "activation",
-        is_symmetric=entry.is_followed and entry.layer is not None and has_equal_rows(entry.layer),
-    )
-
-
 def _predicted(calls: Sequence[Call], weights: Weights) -> dict[str, float | None]:
     """The variance after each weight, if it had its size but no further structure."""
     try:
-        plans = Planner(calls, weights, "lsuv", "fan_in").run()
+        return {p.name: p.predicted for p in Planner(calls, weights, "lsuv", "fan_in").run()}
     except (ValueError, ArithmeticError, RuntimeError):  # moments that aren't finite
         return {}
-    return {plan.name: plan.predicted for plan in plans}
 
 
-def _share(signal: float, square: float) -> float:
-    return signal / square if square > 0 else 0.0
-
-
-def _unbiased_square(output: Tensor, layer: Layer) -> float | None:
-    axis = output.dim() - len(layer.kernel) - 1
-    bias = layer.bias
-    if bias is None or bias.dim() != 1 or axis < 0 or len(bias) != output.size(axis):
-        return None
-    shape = [-1 if index == axis else 1 for index in range(output.dim())]
-    return mean_square(output.detach() - bias.detach().reshape(shape))
-
-
-def _kind(call: Call, layer: Layer | None, is_activation: bool) -> str | None:
-    if layer is not None:
-        return "layer"
-    if is_activation:
-        return "activation"
-    if call.kind in NORM_KINDS:
-        return "norm"
-    return None
-
-
-def _type(call: Call) -> str:
-    target = call.target
-    return type(target).__name__ if isinstance(target, nn.Module) else name_of(target)
-
-
-def _name(call: Call, weight: str | None, last: str) -> str:
-    if isinstance(call.target, nn.Module):
-        return call.name
-    if weight is not None:
-        return weight.partition(".parametrizations.")[0].removesuffix(".weight")
-    return f"{call.name} after {last}"
+def _cut_off(
+    flow: Flow, ends: set[int], weights: Weights, gradients: Mapping[str, Tensor | None]
+) -> dict[str, int]:
+    """The parameters that the output depends on, but that have no gradient."""
+    lost = {name for name, each in gradients.items() if each is None}
+    if not lost:
+        return {}
+    found: dict[str, int] = {}
+    for index in sorted(flow.before(i for i, call in enumerate(flow.calls) if id(call) in ends)):
+        names = {weights.name(each) for each in tensors_of(flow.calls[index], recurse=True)}
+        found.update((name, index) for name in names if name in lost)
+    return found

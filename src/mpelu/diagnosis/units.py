@@ -1,9 +1,19 @@
-"""Shares of dead, saturated and linear units of an activation."""
+"""Units of an activation: which are dead, saturated or linear.
+
+The diagnosis and the lab's inspection share this definition. A unit is a channel, and is
+
+- dead if it has the same output and slope zero for every input,
+- saturated if the absolute slope is below `FLAT_SLOPE` at half of its inputs or more, and the
+  activation isn't flat on one side, as ReLU is,
+- linear if a line leaves less than `LINEAR_REST` of the variance of its outputs.
+
+A dead unit is neither saturated nor linear.
+"""
 
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,19 +22,28 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import TABLE, describe, find_activation
-from mpelu.diagnosis.inputs import is_measurable
-from mpelu.diagnosis.structure import CalledActivation, Function, clipping_of, with_slopes
 from mpelu.elementwise import LINEAR
-from mpelu.graph import Call, isolated, name_of, tensors_in
+from mpelu.graph import (
+    Call,
+    Channels,
+    elementwise_function,
+    isolated,
+    name_of,
+    plain_name,
+    substitute,
+    tensors_in,
+)
 
 FLAT_SLOPE = 0.01
 """An input is saturated where the absolute slope is below this."""
 LINEAR_REST = 1e-3
 """A unit is linear where a line leaves less than this share of its outputs' variance."""
 _FLAT_SHARE = 0.4
-"""An activation that is flat on this share of a standard Gaussian is one-sided, such as ReLU."""
+"""An activation that is flat on this share of a standard Gaussian is one-sided."""
 _MOST_POINTS = 4096
-"""At which that is looked at."""
+"""Number of points of that Gaussian."""
+_RANGE, _POINTS = 6.0, 64
+"""A flat part of an unknown function is looked for at this many points between -6 and 6."""
 _NAMES = {name.lower() for name in nn.modules.activation.__all__} | {
     name.replace("_", "") for name in TABLE
 }
@@ -32,109 +51,145 @@ _LEARNED = ("prelu", "mpelu")
 """Functions that take parameters for channels."""
 _NO_ACTIVATIONS = {"identity", "softmax", "softmin", "logsoftmax", "softmax2d", "glu"}
 
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class CalledActivation:
+    """An elementwise function and what it is called with."""
+
+    function: Function
+    values: Tensor
+    is_known: bool = True
+    """Whether it is an activation by its name."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitShares:
-    """Shares of an activation's units, between 0 and 1."""
+    """Number of an activation's units, and shares of them between 0 and 1."""
 
     units: int
-    """How many there are."""
     dead: float
-    saturated: float | None = None
-    linear: float | None = None
+    saturated: float | None
+    """None for activations that are flat on one side, and for functions not known by name."""
+    linear: float | None
+    """None for functions not known by name."""
 
 
-def activation_of(
-    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> CalledActivation | None:
-    """The activation that a call applies to a tensor, or None.
-
-    It is known by its class or name. Any other function is one if it is found to be elementwise
-    with a flat part, such as clamp(min=0).
-    """
-    target = call.target
-    if target is None:
-        return None
-    values: Any = args[0] if args else next(iter(kwargs.values()), None)
-    if isinstance(target, nn.Module):
-        if find_activation(target) is None and type(target).__name__.lower() not in _NAMES:
-            is_own = not type(target).__module__.startswith("torch.nn")
-            return clipping_of(isolated(target), args, kwargs) if is_own else None
-        function = describe(target)
-        if function is None or function is LINEAR or not _is_batch(values):
-            return None
-        return CalledActivation(isolated(target), values)
-    plain = re.sub("_", "", name_of(target)).lower()
-    if plain not in _NAMES:
-        return clipping_of(target, args, kwargs)
-    if plain in _NO_ACTIVATIONS or not args or not _is_batch(values):
-        return None
-    # A copy of the input is passed, so in place is harmless.
-    return CalledActivation(partial(_called, target, args[1:], kwargs), values)
-
-
-def _is_batch(values: Any) -> bool:
-    return isinstance(values, Tensor) and values.dim() > 1 and is_measurable(values)
-
-
-def _called(target: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], values: Tensor) -> Tensor:
-    found: Tensor = target(values, *rest, **kwargs)
-    return found
-
-
-def own_axis(call: Call) -> int | None:
-    """The dimension that an activation has parameters along; None if it has none of its own."""
-    target = call.target
-    if isinstance(target, nn.Module):
-        own: list[Tensor] = list(target.parameters(recurse=False))
-        is_learned = type(target).__name__.lower() in _LEARNED
-        axis = getattr(target, "dim", 1 if is_learned else None)
-    else:
-        is_learned = name_of(target) in _LEARNED
-        own = tensors_in((call.args[1:], call.kwargs)) if is_learned else []
-        axis = call.argument(4, "dim", 1)
-    return axis if isinstance(axis, int) and any(each.numel() > 1 for each in own) else None
-
-
-def shares_of(activation: CalledActivation, axis: int) -> UnitShares:
-    """The shares over all inputs of each unit.
+class UnitCounter:
+    """Counts the dead, saturated and linear units of an activation over one or more batches.
 
     Args:
-        activation: elementwise, with the shapes of its values.
+        function: elementwise function; a module is copied and evaluated.
         axis: dimension of the units.
+        is_known: whether the function is an activation by its name. Of others only dead units are
+            counted: a function that keeps values in bounds is meant to be linear most of the time.
+
+    Example:
+        >>> counter = UnitCounter(torch.relu, axis=1)
+        >>> counter.add(torch.tensor([[1.0, -1.0], [2.0, -3.0]]))
+        >>> counter.shares()
+        UnitShares(units=2, dead=0.5, saturated=None, linear=0.5)
     """
-    function, values = activation.function, activation.values.detach()
-    outputs, slopes = with_slopes(function, values)
-    results, steep = _by_unit(outputs, axis), _by_unit(slopes, axis)
-    is_dead = (steep == 0).all(1) & (results.amin(1) == results.amax(1))
-    if not activation.is_known:
-        return UnitShares(units=len(is_dead), dead=_share(is_dead))
-    flat = (steep.abs() < FLAT_SLOPE).double().mean(1)
-    is_saturated = (flat >= 0.5) & ~is_dead
-    is_linear = _is_linear(_by_unit(values, axis), results)
-    return UnitShares(
-        units=len(is_dead),
-        dead=_share(is_dead),
-        saturated=None if _is_one_sided(function, values, axis) else _share(is_saturated),
-        linear=_share(is_linear & ~is_dead),
-    )
+
+    def __init__(self, function: Function, axis: int, *, is_known: bool = True) -> None:
+        self._function = isolated(function) if isinstance(function, nn.Module) else function
+        self._axis, self._is_known = axis, is_known
+        self._is_one_sided = False
+        self.count = 0
+        """Inputs of each unit."""
+
+    def add(self, values: Tensor) -> None:
+        """Adds a batch of inputs."""
+        values = values.detach()
+        outputs, slopes = with_slopes(self._function, values)
+        results, steep = self._by_unit(outputs), self._by_unit(slopes)
+        low, high, is_level = results.amin(1), results.amax(1), (steep == 0).all(1)
+        if self.count == 0:
+            self.low, self.high, self._is_level = low, high, is_level
+        else:
+            self.low, self.high = torch.minimum(self.low, low), torch.maximum(self.high, high)
+            self._is_level = self._is_level & is_level
+        if self._is_known:
+            flat = (steep.abs() < FLAT_SLOPE).sum(1)
+            x, y = self._by_unit(values).double(), results.double()
+            line = _Line.through(x, y)
+            if self.count == 0:
+                self._is_one_sided = _is_one_sided(self._function, values, self._axis)
+                self._flat, self._line = flat, line
+            else:
+                self._flat = self._flat + flat
+                self._line = self._line.joined(line)
+        self.count += results.size(1)
+
+    def shares(self) -> UnitShares:
+        """Shares over everything added."""
+        is_dead = self._is_level & (self.low == self.high)
+        dead = is_dead.double().mean().item()
+        if not self._is_known:
+            return UnitShares(units=len(is_dead), dead=dead, saturated=None, linear=None)
+        is_saturated = (2 * self._flat >= self.count) & ~is_dead
+        is_linear = self._line.fits() & ~is_dead
+        return UnitShares(
+            units=len(is_dead),
+            dead=dead,
+            saturated=None if self._is_one_sided else is_saturated.double().mean().item(),
+            linear=is_linear.double().mean().item(),
+        )
+
+    def _by_unit(self, values: Tensor) -> Tensor:
+        return values.movedim(self._axis, 0).flatten(1)
 
 
-def _share(units: Tensor) -> float:
-    return units.double().mean().item()
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Sums for the regression of y on x, for each unit."""
+
+    count: int
+    x: Tensor
+    """Mean of x; `y` is that of y."""
+    y: Tensor
+    xx: Tensor
+    """Sum of squared deviations of x; `yy` and `xy` are those of y, and of products."""
+    yy: Tensor
+    xy: Tensor
+
+    @classmethod
+    def through(cls, x: Tensor, y: Tensor) -> _Line:
+        """From float64 [units, values]."""
+        mean_x, mean_y = x.mean(1, keepdim=True), y.mean(1, keepdim=True)
+        x, y = x - mean_x, y - mean_y
+        return cls(
+            x.size(1), mean_x[:, 0], mean_y[:, 0], (x * x).sum(1), (y * y).sum(1), (x * y).sum(1)
+        )
+
+    def joined(self, other: _Line) -> _Line:
+        """By the rule of Chan, Golub and LeVeque, which doesn't cancel."""
+        total = self.count + other.count
+        share, weight = other.count / total, self.count * other.count / total
+        x, y = other.x - self.x, other.y - self.y
+        return _Line(
+            total,
+            self.x + share * x,
+            self.y + share * y,
+            self.xx + other.xx + weight * x * x,
+            self.yy + other.yy + weight * y * y,
+            self.xy + other.xy + weight * x * y,
+        )
+
+    def fits(self) -> Tensor:
+        """Whether y varies, and a line leaves less than `LINEAR_REST` of its variance."""
+        rest = self.yy - self.xy**2 / self.xx.clamp(min=torch.finfo(torch.float64).tiny)
+        return (self.yy > 0) & (rest < LINEAR_REST * self.yy)
 
 
-def _by_unit(values: Tensor, axis: int) -> Tensor:
-    return values.movedim(axis, 0).flatten(1)
-
-
-def _is_linear(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Units whose outputs vary, and are a line over their inputs."""
-    x, y = (each.double() for each in (inputs, outputs))
-    x, y = (each - each.mean(1, keepdim=True) for each in (x, y))
-    xx, yy, xy = (x * x).sum(1), (y * y).sum(1), (x * y).sum(1)
-    rest = yy - xy * xy / xx.clamp(min=torch.finfo(torch.float64).tiny)
-    return (yy > 0) & (rest < LINEAR_REST * yy)
+def with_slopes(function: Function, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The function's outputs, and its slope at each value."""
+    with torch.enable_grad():
+        leaf = values.clone().requires_grad_()
+        outputs = function(leaf * 1)  # a copy, because the function may work in place
+        (slopes,) = torch.autograd.grad(outputs.sum(), leaf)
+    return outputs.detach(), slopes
 
 
 def _is_one_sided(function: Function, values: Tensor, axis: int) -> bool:
@@ -146,3 +201,116 @@ def _is_one_sided(function: Function, values: Tensor, axis: int) -> bool:
     normal = torch.special.ndtri((order + 0.5) / count).reshape(values.shape)
     _, slopes = with_slopes(function, normal.to(values.device, values.dtype))
     return bool((slopes.abs() < FLAT_SLOPE).double().mean() > _FLAT_SHARE)
+
+
+def is_measurable(value: Tensor) -> bool:
+    """Whether it has real numbers that can be read."""
+    hidden = torch._C._functorch.is_functorch_wrapped_tensor(value)  # inside vmap
+    return value.is_floating_point() and value.numel() > 0 and value.dim() > 0 and not hidden
+
+
+def unit_axis(call: Call, ndim: int, channels: Sequence[Channels | None]) -> int:
+    """The dimension of an activation's units.
+
+    The activation's own parameters tell it, or else what made its input.
+
+    Args:
+        call: call of the activation.
+        ndim: number of dimensions of its input.
+        channels: where the output of each call has its channels.
+    """
+    target: Any = call.target
+    if isinstance(target, nn.Module):
+        own: list[Tensor] = list(target.parameters(recurse=False))
+        is_learned = type(target).__name__.lower() in _LEARNED
+        axis = getattr(target, "dim", 1 if is_learned else None)
+    else:
+        own = tensors_in((call.args[1:], call.kwargs)) if name_of(target) in _LEARNED else []
+        axis = call.argument(4, "dim", 1)
+    if isinstance(axis, int) and any(each.numel() > 1 for each in own):
+        return axis % ndim
+    made = (channels[index] for index in call.fed_by if index < len(channels))
+    found = next((each for each in made if each is not None), None)
+    if found is not None:
+        return found.position(ndim)
+    return 1 if ndim in (2, 4, 5) else ndim - 1
+
+
+def activation_of(
+    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> CalledActivation | None:
+    """The activation that a call applies to a tensor, or None.
+
+    It is known by its class or name. Any other function is one if it is elementwise and has a flat
+    part, such as clamp(min=0).
+    """
+    target = call.target
+    if target is None:
+        return None
+    values: Any = args[0] if args else next(iter(kwargs.values()), None)
+    is_batch = isinstance(values, Tensor) and values.dim() > 1 and is_measurable(values)
+    if isinstance(target, nn.Module):
+        if find_activation(target) is None and type(target).__name__.lower() not in _NAMES:
+            is_own = not type(target).__module__.startswith("torch.nn")
+            return _clipping(isolated(target), args, kwargs) if is_own else None
+        function = describe(target)
+        is_activation = function is not None and function is not LINEAR and is_batch
+        return CalledActivation(isolated(target), values) if is_activation else None
+    plain = plain_name(target)
+    if plain not in _NAMES:
+        return _clipping(target, args, kwargs)
+    if plain in _NO_ACTIVATIONS or not args or not is_batch:
+        return None
+    # `with_slopes` passes a copy of the input, so in place is harmless.
+    return CalledActivation(lambda y: target(y, *args[1:], **kwargs), values)
+
+
+def _clipping(
+    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> CalledActivation | None:
+    """The function that a call applies to its one tensor with a gradient, or None.
+
+    None unless it is elementwise, and constant on one part of the line and not on another. Other
+    tensors have to hold a single value, as zeros_like(x) does in maximum(x, zeros_like(x)).
+    """
+    tensors = tensors_in((args, kwargs))
+    learned = [each for each in tensors if each.requires_grad]
+    if len(learned) != 1 or not callable(target):
+        return None
+    values = learned[0]
+    if isinstance(values, nn.Parameter) or values.dim() < 2 or not is_measurable(values):
+        return None
+    numbers = {id(each): _number(each) for each in tensors if each is not values}
+    if any(each is None for each in numbers.values()):
+        return None
+
+    def called(y: Tensor, *, others: dict[int, Any]) -> Tensor:
+        now = substitute(
+            (args, kwargs), Tensor, lambda each: y if each is values else others[id(each)]
+        )
+        output: Tensor = target(*now[0], **now[1])
+        return output
+
+    on_noise = partial(called, others=numbers)
+    found = elementwise_function(on_noise, "", 1, values.dim())
+    if found is None or found is LINEAR or not _has_flat_part(on_noise, values.dim()):
+        return None
+    given = {id(each): each for each in tensors}
+    return CalledActivation(partial(called, others=given), values, is_known=False)
+
+
+def _number(values: Tensor) -> Tensor | None:
+    """The single value that a tensor holds, on the CPU, or None."""
+    if values.numel() == 0 or torch._C._functorch.is_functorch_wrapped_tensor(values):
+        return None
+    first = values.flatten()[0]
+    return first.cpu() if bool((values == first).all()) else None
+
+
+def _has_flat_part(function: Function, dims: int) -> bool:
+    points = torch.linspace(-_RANGE, _RANGE, _POINTS, dtype=torch.float64)
+    try:
+        _, slopes = with_slopes(function, points.reshape(-1, *[1] * (dims - 1)))
+    except RuntimeError:  # its outputs have no gradient
+        return False
+    return 0 < int((slopes == 0).sum()) < _POINTS

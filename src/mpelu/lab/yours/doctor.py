@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import mpelu
 from mpelu.diagnosis import DiagnosedLayer, Diagnosis
-from mpelu.diagnosis.samples import random_samples
 from mpelu.lab.config import Config
 from mpelu.lab.environment import describe_machine
 from mpelu.lab.errors import UserError, one_line, plural
@@ -93,6 +93,27 @@ def diagnose_config(config: Config, samples: int | None, say: Say) -> tuple[Diag
     except ValueError as error:
         raise UserError(one_line(error), field="model") from error
     return found, f"{plural(len(images), 'image')} of {config.data}"
+
+
+def random_samples(shape: Sequence[int], count: int, *, seed: int = 0) -> Tensor:
+    """Random samples [count, *shape] with mean 0 and variance 1.
+
+    Samples of three dimensions are smooth like photographs: noise at several resolutions. White
+    noise would look the same everywhere, and after a pooling layer every sample like any other.
+
+    Example:
+        >>> random_samples((3, 32, 32), 8).shape
+        torch.Size([8, 3, 32, 32])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    samples = torch.randn(count, *shape, generator=generator)
+    if len(shape) == 3 and min(shape[1:]) > 1:
+        for size in (1, 2, 4, 8, 16, 32):
+            if size < min(shape[1:]):
+                coarse = torch.randn(count, shape[0], size, size, generator=generator)
+                samples += F.interpolate(coarse, tuple(shape[1:]), mode="nearest")
+    deviation, mean = torch.std_mean(samples)
+    return (samples - mean) / deviation if samples.numel() > 1 else samples
 
 
 def _samples_for(shapes: Sequence[Sequence[int]]) -> int:
