@@ -21,7 +21,7 @@ from mpelu.lab import cli
 from mpelu.lab.errors import UserError
 
 PROGRAM = "import sys; from mpelu.lab.cli import main; sys.exit(main())"
-NO_ROWS = "from mpelu.models import table; table.rows = lambda: []; "
+NO_ROWS = "from mpelu.lab import counts; counts.rows = lambda: []; "
 """Before PROGRAM, makes `mpelu models` quick."""
 
 

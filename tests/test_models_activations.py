@@ -6,7 +6,7 @@ from torch import nn
 
 import mpelu
 from mpelu.activations.parametric import SReLU
-from mpelu.models.activations import resolve
+from mpelu.models.parts import activation_spec
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from mpelu.models.activations import resolve
 def test_slope_is_the_derivative_below_zero(
     name: str, alpha: float | None, beta: float | None, slope: float
 ) -> None:
-    activation = resolve(name, alpha, beta)
+    activation = activation_spec(name, alpha, beta)
     assert activation.slope == pytest.approx(slope)
     x = torch.full((1, 2), -1e-6, requires_grad=True)
     activation.make(2)(x).sum().backward()
@@ -35,19 +35,19 @@ def test_slope_is_the_derivative_below_zero(
 
 
 def test_rrelu_slope_is_that_of_eval() -> None:
-    activation = resolve("rrelu")
+    activation = activation_spec("rrelu")
     assert activation.slope is not None
     assert activation.make(2).eval()(torch.tensor(-1.0)).item() == pytest.approx(-activation.slope)
 
 
 def test_parameters_are_channel_wise() -> None:
     for name, count in (("prelu", 1), ("mpelu", 2), ("srelu", 4)):
-        parameters = list(resolve(name).make(5).parameters())
+        parameters = list(activation_spec(name).make(5).parameters())
         assert [tuple(p.shape) for p in parameters] == [(5,)] * count
 
 
 def test_each_call_makes_a_new_module() -> None:
-    activation = resolve("mpelu", 0.5, 2.0)
+    activation = activation_spec("mpelu", 0.5, 2.0)
     first, second = activation.make(3), activation.make(3)
     assert isinstance(first, mpelu.MPELU)
     assert first is not second
@@ -56,7 +56,7 @@ def test_each_call_makes_a_new_module() -> None:
 
 
 def test_callable() -> None:
-    assert isinstance(resolve(lambda channels: nn.Linear(channels, 1)).make(3), nn.Linear)
+    assert isinstance(activation_spec(lambda channels: nn.Linear(channels, 1)).make(3), nn.Linear)
 
 
 def s_shaped(x: float, tr: float, ar: float, tl: float, al: float) -> float:

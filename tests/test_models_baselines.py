@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from mpelu import models
-from mpelu.models.activations import resolve
-from mpelu.models.baselines import DeeplySupervised, Highway, Maxout
+from mpelu.models.cifar import DeeplySupervised, Highway, Maxout
+from mpelu.models.parts import activation_spec
 
 
 def sizes(name: str, side: int = 32) -> list[tuple[int, int]]:
@@ -83,7 +83,7 @@ def test_maxout() -> None:
 
 def test_highway_carries_its_input_where_the_gate_is_shut() -> None:
     torch.manual_seed(0)
-    layer = Highway(3, resolve("relu"))
+    layer = Highway(3, activation_spec("relu"))
     x = torch.randn(2, 3, 5, 5)
     gate = torch.sigmoid(layer.gate(x))
     expected = x + gate * (torch.relu(layer.transform(x)) - x)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ["activations", "plain", "registry"]
+MODULES = ["parts", "plain", "registry"]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -6,16 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mpelu.models.activations import ActivationSpec
-from mpelu.models.checks import Images, at_least
-from mpelu.models.weights import keep_variance_
+from mpelu.models.parts import ActivationSpec, Images, at_least, keep_variance_
 
 SHALLOWEST = 15
 SMALLEST = 19
 LEVELS = (1, 2, 4, 8)
 _CLASSIFIER = 3
 _MOMENTUM = 0.001
-"""Of running statistics; Caffe's moving_average_fraction is 0.999."""
+"""Momentum of running statistics; Caffe's moving_average_fraction is 0.999."""
 
 
 def bins(size: int, count: int) -> tuple[int, int]:
@@ -38,8 +36,8 @@ def levels(size: int) -> tuple[int, ...]:
 class SpatialPyramid(nn.Module):
     """Maximum of every bin of every level, with Caffe's bins.
 
-    Adaptive pooling has other bins: it lets them overlap where they don't divide the map, Caffe
-    pads the map instead (and leaves the padding out of the maximum).
+    Where bins don't divide the map, adaptive pooling lets them overlap; Caffe pads the map instead
+    and leaves the padding out of the maximum.
 
     Args:
         size: height and width of the map.
@@ -72,7 +70,7 @@ class SpatialPyramid(nn.Module):
 
 
 def _padding(index: int) -> int:
-    """Of the index-th convolution: 2x2 kernels take turns up to the 11th and pad ever after."""
+    """Padding of the index-th convolution: every second one up to the 11th, then all."""
     return 0 if index == 1 or (index < 12 and index % 2 == 0) else 1
 
 
@@ -97,26 +95,26 @@ def build(
     20x20, 35x35 and 57x57 at 15, 30 and 52 layers. On small images the pyramid leaves out levels
     that would have bins without a pixel.
 
-    With `small_maps` it is a network to study depth with: 3x3 convolutions of one width, the first
-    of stride 2, all on maps of half the image's size, and one linear layer. Any depth will do; one
-    layer is softmax regression.
+    With `small_maps` it is a network for studying depth: 3x3 convolutions of one width, the first
+    of stride 2, all on maps of half the image's size, and one linear layer. It can have any depth;
+    one layer is softmax regression.
 
     Args:
-        name: for errors.
+        name: the network's name, for errors.
         depth: number of weight layers, 15 or more; with small_maps 1 or more.
-        activation: after every convolution and the first two linear layers.
-        num_classes: outputs.
-        in_channels: of the images.
-        batch_norm: before each activation, without scale and shift; None for the paper's choice,
-            at 15 layers only.
-        dropout: rate after the first two linear layers; None for the paper's choice, 0 at 15
-            layers and 0.5 beyond.
+        activation: the activation after every convolution and the first two linear layers.
+        num_classes: number of outputs.
+        in_channels: number of channels of the images.
+        batch_norm: whether batch norm, without scale and shift, precedes each activation; None for
+            the paper's choice, at 15 layers only.
+        dropout: dropout rate after the first two linear layers; None for the paper's choice, 0 at
+            15 layers and 0.5 beyond.
         width: channels of the first stage; the others have twice and four times as many.
-        fc_width: of the first two linear layers.
+        fc_width: width of the first two linear layers.
         input_size: height and width of the images.
-        norm_momentum: of running statistics; the published one needs some thousands of steps.
-        small_maps: all convolutions 3x3 of the same width on maps of half the image's size. It has
-            neither dropout nor fc_width, and batch_norm only if it is True.
+        norm_momentum: momentum of running statistics; the published one needs thousands of steps.
+        small_maps: make all convolutions 3x3, with the same width, on maps of half the image's
+            size. dropout and fc_width don't apply, and batch_norm counts only if True.
     """
     if small_maps:
         if dropout:

@@ -13,9 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from mpelu.models import baselines, nin, plain, residual
-from mpelu.models.activations import Factory, resolve
-from mpelu.models.checks import at_least, listed, one_of
+from mpelu.models import cifar, plain, residual
+from mpelu.models.parts import Factory, activation_spec, at_least, listed, one_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,13 +28,13 @@ class Family:
     activation: str | None = "mpelu"
     """The network's own; None for maxout, which is no function of one value."""
     alpha: float = 1.0
-    """At which an MPELU starts."""
+    """Initial alpha of an MPELU."""
     num_classes: int = 10
     input_size: int = 32
     layers: int = 0
     """Weight layers, where the name doesn't begin its numbers with them."""
     design: residual.ResidualDesign | None = None
-    """What its networks are built from, if they are residual networks."""
+    """The design of its networks, if they are residual networks."""
 
     def numbers(self) -> int:
         """How many numbers the name ends in."""
@@ -48,10 +47,10 @@ def _residual(design: residual.ResidualDesign, *sizes: str, **values: Any) -> Fa
 
 _BASIC_DEPTHS = ("20", "32", "44", "56", "110")
 _IMAGENET_DEPTHS = (18, 34, 50, 101, 152)
-"""Of torchvision's residual networks; `create` says that ours are others."""
+"""Depths of torchvision's residual networks; `create` warns that ours differ."""
 
 FAMILIES: dict[str, Family] = {
-    "nin": Family(build=nin.build, input_size=28, layers=9),
+    "nin": Family(build=cifar.nin, input_size=28, layers=9),
     "plain": Family(build=plain.build, sizes=("15", "30", "52"), num_classes=1000, input_size=224),
     "resnet": _residual(residual.RESNET, *_BASIC_DEPTHS, "1202", activation="relu"),
     "elu-resnet": _residual(residual.RESNET, *_BASIC_DEPTHS, activation="elu"),
@@ -67,11 +66,11 @@ FAMILIES: dict[str, Family] = {
     "nopre-nobn-resnet": _residual(residual.NOPRE_NO_BN, "164", alpha=0.25),
     "nopre-nobn1-resnet": _residual(residual.NOPRE_NO_BN_1, "164", alpha=0.25),
     "nopre-nobn1-nobnend-resnet": _residual(residual.NOPRE_NO_BN_1_END, "164", alpha=0.25),
-    "all-cnn-c": Family(build=baselines.all_cnn_c, activation="relu", layers=9),
-    "highway": Family(build=baselines.highway, sizes=("19", "32"), activation="relu"),
-    "dsn": Family(build=baselines.dsn, activation="relu", layers=9),
-    "fitnet": Family(build=baselines.fitnet, sizes=("19",), activation=None),
-    "elu": Family(build=baselines.elu, sizes=("18",), activation="elu", num_classes=100),
+    "all-cnn-c": Family(build=cifar.all_cnn_c, activation="relu", layers=9),
+    "highway": Family(build=cifar.highway, sizes=("19", "32"), activation="relu"),
+    "dsn": Family(build=cifar.dsn, activation="relu", layers=9),
+    "fitnet": Family(build=cifar.fitnet, sizes=("19",), activation=None),
+    "elu": Family(build=cifar.elu, sizes=("18",), activation="elu", num_classes=100),
     "stochastic-resnet": _residual(residual.STOCHASTIC, "110", "1202", activation="relu"),
     "wide-resnet": _residual(residual.WIDE, "16-8", "28-10", activation="relu"),
 }
@@ -134,15 +133,16 @@ def create(
 
     Args:
         name: one of `names()`, or of their families with another depth that fits.
-        num_classes: outputs; None for the paper's: 1000 of plain, 100 of elu-18, 10 of all others.
+        num_classes: number of outputs; None for the paper's: 1000 for plain, 100 for elu-18, 10 for
+            all others.
         activation: a name of `mpelu.activations.TABLE`, such as "gelu", "package.module:factory",
             or a callable from a number of channels to a new module, in place of the network's own.
-            Learnable activations have parameters of their own for each channel, at each place.
+            Learnable activations have their own parameters for each channel, at each place.
         alpha: (initial) alpha of MPELU, ELU and CELU, negative slope of leaky ReLU, PReLU and
             SReLU. None for the activation's default; for MPELU what the paper gives the network.
         beta: initial beta of MPELU, 1 if None.
-        in_channels: of the images.
-        **options: the network's own, see the builders: `width`, `shortcut` and
+        in_channels: number of channels of the images.
+        **options: options of the network, see the builders: `width`, `shortcut` and
             `gradient_checkpointing` of residual networks, `batch_norm`, `dropout`, `width`,
             `fc_width`, `input_size`, `norm_momentum` and `small_maps` of plain ones, `input_size`
             of dsn.
@@ -181,7 +181,7 @@ def create(
     network = family.build(
         name,
         *numbers,
-        activation=None if chosen is None else resolve(chosen, alpha, beta),
+        activation=None if chosen is None else activation_spec(chosen, alpha, beta),
         num_classes=num_classes,
         in_channels=in_channels,
         **options,

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
-from mpelu.models.activations import ActivationSpec, resolve
-from mpelu.models.checkpointing import run_in_segments
-from mpelu.models.checks import Images, at_least, one_of
-from mpelu.models.weights import keep_variance_
+from mpelu.models.parts import (
+    ActivationSpec,
+    Images,
+    activation_spec,
+    at_least,
+    keep_variance_,
+    one_of,
+)
 
 SHORTCUTS = ("A", "B", "C", "conv")
 
@@ -67,7 +76,7 @@ RESNET = ResidualDesign(branch=BASIC, after="act", shortcut="A")
 RESNET_B = ResidualDesign(branch=BASIC, after="act", shortcut="A", after_start=(98.0, 0.01))
 """MPELU ResNet (B): shortcut and MPELU after the addition start close to the identity."""
 NON_BOTTLENECK = ResidualDesign(branch=BASIC, shortcut="A")
-"""Fig. 4(b). The paper counts more than this text of it gives; see docs/models.md."""
+"""Fig. 4(b). The paper counts more parameters than its description gives; see docs/models.md."""
 PRE = ResidualDesign(before=BN_ACT, branch=BOTTLENECK, stem="conv3", tail=BN_ACT)
 """Full pre-activation as published, Fig. 4(c)."""
 MPELU_PRE = ResidualDesign(before=BN_ACT, branch=BOTTLENECK, tail=BN_ACT)
@@ -101,10 +110,10 @@ def _stack(
     """The layers of an order in words.
 
     Args:
-        order: "conv1", "conv3", "bn" and "act".
-        channels: of the input, then of the output of each convolution.
-        activation: for "act".
-        stride: of the first convolution.
+        order: words out of "conv1", "conv3", "bn" and "act".
+        channels: channels of the input, then of the output of each convolution.
+        activation: the activation that "act" stands for.
+        stride: stride of the first convolution.
     """
     layers = nn.Sequential()
     width, *rest = channels
@@ -162,13 +171,13 @@ class Block(nn.Module):
     """after(shortcut + branch(before(input))).
 
     Args:
-        before: ahead of the branch.
+        before: layers ahead of the branch.
         branch: the residual function.
-        shortcut: the way around it.
-        after: after the addition.
+        shortcut: the way around the branch.
+        after: layers after the addition.
         shared: whether the shortcut starts after `before` too.
-        survival: probability that a training step uses the branch, one draw for the whole batch;
-            otherwise the branch is multiplied by it.
+        survival: probability that a training step uses the branch, drawn once for the whole batch.
+            Outside of training the branch is multiplied by it.
 
     Shape:
         - Input: [batch, channels, height, width].
@@ -245,6 +254,56 @@ class ResidualNetwork(nn.Module):
         return output
 
 
+def run_in_segments(blocks: nn.Sequential, input: Tensor) -> Tensor:
+    """Runs the blocks, keeping for backward only the input of every sqrt(n)-th of n.
+
+    Backward runs each segment once more, so at most about 2 sqrt(n) blocks are held at a time. The
+    second run draws the same random numbers and leaves batch statistics alone.
+
+    Args:
+        blocks: blocks to run, in order.
+        input: input of the first block.
+
+    Returns:
+        The output of the last block, the same to the bit as `blocks(input)`.
+    """
+    size = max(1, round(math.sqrt(len(blocks))))
+    for start in range(0, len(blocks), size):
+        segment = blocks[start : start + size]
+        input = checkpoint(
+            segment,
+            input,
+            use_reentrant=False,
+            context_fn=partial(_first_and_second_run, segment),
+            # torch would stop once the last tensor is kept, which for an RReLU is before its noise
+            # is drawn: wrong gradients.
+            early_stop=False,
+        )
+    return input
+
+
+def _first_and_second_run(
+    segment: nn.Module,
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), _statistics_left_alone(segment)
+
+
+@contextmanager
+def _statistics_left_alone(segment: nn.Module) -> Iterator[None]:
+    """Batch statistics go to copies, since turning them off would change what backward keeps."""
+    norms = [module for module in segment.modules() if isinstance(module, _BatchNorm)]
+    kept = [(norm, dict(norm.named_buffers(recurse=False))) for norm in norms]
+    for norm, buffers in kept:
+        for name, buffer in buffers.items():
+            setattr(norm, name, buffer.clone())
+    try:
+        yield
+    finally:
+        for norm, buffers in kept:
+            for name, buffer in buffers.items():
+                setattr(norm, name, buffer)
+
+
 def blocks_per_stage(name: str, design: ResidualDesign, depth: int) -> int:
     """Returns n for a depth, or raises a ValueError that names the closest valid depth."""
     step, outside = 3 * design.convolutions, design.layers_outside
@@ -276,14 +335,15 @@ def build(
 
     Args:
         design: the variant.
-        name: for errors.
+        name: the network's name, for errors.
         depth: number of weight layers.
-        widening: how many times as wide the blocks are (Wide ResNet).
-        activation: for "act" in the design.
-        num_classes: outputs.
-        in_channels: of the images.
-        width: of the stem, and with its double and fourfold of the three stages.
-        shortcut: "A", "B", "C" or "conv" (default: that of the design).
+        widening: factor by which the blocks are wider (Wide ResNet).
+        activation: the activation that "act" stands for.
+        num_classes: number of outputs.
+        in_channels: number of channels of the images.
+        width: channels of the stem and the first stage; the others have twice and four times as
+            many.
+        shortcut: "A", "B", "C" or "conv" (default: the design's).
         gradient_checkpointing: keep the activations of about 2 sqrt(n) of n blocks in training.
     """
     count = blocks_per_stage(name, design, depth)
@@ -292,7 +352,7 @@ def build(
     kind = design.shortcut if shortcut is None else shortcut
     one_of("shortcut", kind, SHORTCUTS, network=name)
     after_activation = (
-        resolve("mpelu", *design.after_start)
+        activation_spec("mpelu", *design.after_start)
         if design.after_start and activation.name == "mpelu"
         else activation
     )

@@ -23,7 +23,7 @@ def run(_: argparse.Namespace) -> None:
     from rich.table import Table
 
     from mpelu.lab.commands.output import console
-    from mpelu.models.table import rows
+    from mpelu.lab.counts import rows
 
     screen = console()
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, pad_edge=False)

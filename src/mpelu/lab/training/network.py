@@ -20,7 +20,7 @@ from mpelu.lab.references import is_reference
 from mpelu.lab.training.seeds import derive
 from mpelu.lab.training.swapping import swap_activations
 from mpelu.models import registry
-from mpelu.models.activations import resolve
+from mpelu.models.parts import activation_spec
 
 _OWN_FIELDS = ("activation", "alpha", "beta")
 
@@ -145,7 +145,7 @@ def _activation(config: Config) -> str | Callable[[int], nn.Module] | None:
     """A name for the package's networks; a callable from channels to a module for one's own."""
     if config.activation is None or not is_reference(config.model):
         return config.activation
-    return resolve(config.activation).make
+    return activation_spec(config.activation).make
 
 
 def build(

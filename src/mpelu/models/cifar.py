@@ -1,14 +1,76 @@
-"""The networks of other papers in the last table that are not residual networks."""
+"""Networks for CIFAR that aren't residual: Network in Network, and others of the last table."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from mpelu.models.activations import ActivationSpec
-from mpelu.models.checks import Images, at_least, one_of_depths
-from mpelu.models.nin import SMALLEST, conv_act
-from mpelu.models.weights import gaussian_, keep_variance_, taylor_
+from mpelu.models.parts import (
+    ActivationSpec,
+    Images,
+    at_least,
+    gaussian_,
+    keep_variance_,
+    one_of_depths,
+    taylor_,
+)
+
+SMALLEST = 4
+WIDTH = 192
+"""Channels of the first convolution in the published network."""
+
+
+def conv_act(
+    before: int, after: int, kernel: int, activation: ActivationSpec, stride: int = 1
+) -> list[nn.Module]:
+    """A convolution that keeps the size, unless it has a stride, and an activation."""
+    conv = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2)
+    return [conv, activation.make(after)]
+
+
+def nin(
+    name: str,
+    *,
+    activation: ActivationSpec,
+    num_classes: int,
+    in_channels: int,
+    width: int = WIDTH,
+    dropout: float = 0.5,
+) -> nn.Sequential:
+    """Network in Network as the paper trained it: nine convolutions with an activation after each.
+
+    Weights start from a Gaussian of std 0.05, as in the published files; the paper writes 0.01.
+
+    Args:
+        name: the network's name, for errors.
+        activation: the activation after every convolution, the last included.
+        num_classes: number of outputs.
+        in_channels: number of channels of the images.
+        width: channels of the first convolution; the others are narrower in proportion.
+        dropout: dropout rate after the two poolings; 0 for none.
+    """
+    at_least(f"{name}: width", width, 1)
+    wide, middle, narrow = (max(1, round(each * width / WIDTH)) for each in (WIDTH, 160, 96))
+    network = nn.Sequential(
+        Images(name, in_channels, SMALLEST),
+        *conv_act(in_channels, wide, 5, activation),
+        *conv_act(wide, middle, 1, activation),
+        *conv_act(middle, narrow, 1, activation),
+        nn.MaxPool2d(3, 2, ceil_mode=True),
+        *([nn.Dropout(dropout)] if dropout else []),
+        *conv_act(narrow, wide, 5, activation),
+        *conv_act(wide, wide, 1, activation),
+        *conv_act(wide, wide, 1, activation),
+        nn.AvgPool2d(3, 2, ceil_mode=True),
+        *([nn.Dropout(dropout)] if dropout else []),
+        *conv_act(wide, wide, 3, activation),
+        *conv_act(wide, wide, 1, activation),
+        *conv_act(wide, num_classes, 1, activation),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+    gaussian_(network, 0.05)
+    return network
 
 
 def all_cnn_c(
@@ -93,7 +155,7 @@ def highway(
 
 
 class DeeplySupervised(nn.Module):
-    """Stages, each opened by a convolution that a companion classifier sees as well.
+    """Stages, each starting with a convolution whose output a companion classifier sees too.
 
     Shape:
         - Input: [batch, in_channels, height, width].
@@ -143,10 +205,10 @@ def dsn(
     time; that is left to the training.
 
     Args:
-        name: for errors.
-        activation: after every convolution but the last.
-        num_classes: outputs.
-        in_channels: of the images.
+        name: the network's name, for errors.
+        activation: the activation after every convolution but the last.
+        num_classes: number of outputs.
+        in_channels: number of channels of the images.
         input_size: height and width of the images, which the companions depend on.
     """
     at_least(f"{name}: input_size", input_size, SMALLEST)

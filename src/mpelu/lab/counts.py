@@ -1,4 +1,4 @@
-"""The sizes of the networks, and what the paper says about them."""
+"""Sizes of the networks, and what the paper says about them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from mpelu.activations import find_activation
-from mpelu.models.registry import create, find, names
+from mpelu.models import create, names
+from mpelu.models.registry import find
 
 _FIG_4B = (
     "the block as described gives 1.73M; 1.74M needs shortcut B, BN_end and MPELU_end (1,735,034)"
