@@ -18,13 +18,6 @@ from mpelu.graph.calls import (
     tensors_in,
 )
 from mpelu.graph.channels import Channels, find_channels
-from mpelu.graph.leaves import (
-    LEAVES,
-    elementwise,
-    elementwise_function,
-    is_opaque,
-    isolated,
-)
 from mpelu.graph.ops import (
     ARITHMETIC,
     COMPARES,
@@ -37,7 +30,8 @@ from mpelu.graph.ops import (
     NOT_NEGATIVE,
     SIGN_KEPT,
 )
-from mpelu.graph.recorded import Known, record, record_shapes
+from mpelu.graph.probe import elementwise, elementwise_function, isolated
+from mpelu.graph.recorded import LEAVES, Known, record, record_shapes
 from mpelu.graph.state import (
     Inputs,
     arguments,
@@ -55,7 +49,7 @@ from mpelu.graph.state import (
     unchanged_on_error,
     unwrap,
 )
-from mpelu.graph.symbolic import trace
+from mpelu.graph.symbolic import is_opaque, trace
 from mpelu.graph.weights import WEIGHT_HOOKS, Weights, extent, is_zero
 
 __all__ = [

@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional as F
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from mpelu.graph.calls import INPUT, UNKNOWN, Call, Ref, name_of, substitute, tensors_in
-from mpelu.graph.leaves import attention_forward, is_elementwise_call, is_leaf
+from mpelu.graph.probe import elementwise, is_elementwise_call
 from mpelu.graph.state import Inputs, arguments, evaluating, unchanged
 from mpelu.graph.weights import Weights, place
+from mpelu.modules import MPELU
 
 Before = Callable[[Call, tuple[Any, ...], dict[str, Any]], None]
 """Takes a call and the arguments it is about to get."""
@@ -31,6 +33,22 @@ After = Callable[[Call, Tensor, Callable[[], Tensor]], Tensor]
 """Takes a call, its output and a way to run it again; returns the output to go on with."""
 Known = Callable[[Call], bool]
 """Whether a call is understood as it is. Others are looked into."""
+
+
+LEAVES: set[type] = {MPELU}
+"""Classes whose modules are one call; registering a rule for a class adds it."""
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a run of the module is one call.
+
+    Modules of torch.nn without submodules are leaves, and so is every elementwise module.
+    """
+    if not LEAVES.isdisjoint(type(module).__mro__):
+        return True
+    if any(True for _ in module.children()) or isinstance(module, torch.jit.ScriptModule):
+        return False
+    return type(module).__module__.startswith("torch.nn") or elementwise(module) is not None
 
 
 def record(
@@ -351,7 +369,7 @@ def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
         if isinstance(module, torch.jit.ScriptModule):
             continue
         if type(module) is nn.MultiheadAttention:
-            leaves.append((module, attention_forward(module)))
+            leaves.append((module, _attention_forward(module)))
         elif isinstance(module, ParametrizationList):
             leaves.append((module, recorder.parametrization(module)))
         elif is_leaf(module):
@@ -379,3 +397,89 @@ def _eagerly(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return stance
     return contextlib.nullcontext()
+
+
+def _attention_forward(module: nn.MultiheadAttention) -> Callable[..., Any]:
+    """A forward of MultiheadAttention in torch functions, which can be watched.
+
+    It equals the module's own in evaluation mode: linear layers, and the attention between them.
+    Learned biases of keys and values, which hardly any model has, are left to the module.
+    """
+    own = module.forward
+
+    def forward(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if module.bias_k is not None or module.add_zero_attn or query.dim() != 3:
+            return own(
+                query,
+                key,
+                value,
+                key_padding_mask=key_padding_mask,
+                need_weights=need_weights,
+                attn_mask=attn_mask,
+                average_attn_weights=average_attn_weights,
+                is_causal=is_causal,
+            )
+        if not module.batch_first:
+            query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
+        heads = module.num_heads
+        queries, keys, values = (
+            projected.unflatten(-1, (heads, -1)).transpose(1, 2)
+            for projected in _projections(module, query, key, value)
+        )
+        mask = _mask(attn_mask, key_padding_mask, queries, heads)
+        if need_weights:
+            scores = queries @ keys.transpose(-2, -1) * module.head_dim**-0.5
+            weights = torch.softmax(scores if mask is None else scores + mask, -1)
+            mixed = weights @ values
+            shown = weights.mean(1) if average_attn_weights else weights
+        else:
+            mixed = F.scaled_dot_product_attention(queries, keys, values, mask)
+            shown = None
+        output = F.linear(
+            mixed.transpose(1, 2).flatten(2), module.out_proj.weight, module.out_proj.bias
+        )
+        return output if module.batch_first else output.transpose(0, 1), shown
+
+    return forward
+
+
+def _projections(
+    module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
+) -> list[Tensor]:
+    if module.in_proj_weight is None:
+        weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
+    else:
+        weights = list(module.in_proj_weight.chunk(3))
+    biases = [None] * 3 if module.in_proj_bias is None else list(module.in_proj_bias.chunk(3))
+    inputs = (query, key, value)
+    return [F.linear(*each) for each in zip(inputs, weights, biases, strict=True)]
+
+
+def _mask(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, queries: Tensor, heads: int
+) -> Tensor | None:
+    """Both masks as one that is added to the scores, shape [batch, heads, queries, keys]."""
+
+    def additive(mask: Tensor) -> Tensor:
+        if mask.dtype != torch.bool:
+            return mask.to(queries.dtype)
+        return torch.zeros_like(mask, dtype=queries.dtype).masked_fill(mask, float("-inf"))
+
+    total = None
+    if attn_mask is not None:
+        total = additive(attn_mask)
+        if total.dim() == 3:
+            total = total.unflatten(0, (-1, heads))
+    if key_padding_mask is not None:
+        padding = additive(key_padding_mask)[:, None, None, :]
+        total = padding if total is None else total + padding
+    return total

@@ -9,7 +9,8 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpelu.graph.calls import INPUT, Call, Ref, name_of, tensors_in
-from mpelu.graph.leaves import is_leaf, is_opaque
+from mpelu.graph.probe import isolated
+from mpelu.graph.recorded import is_leaf
 from mpelu.graph.state import collector_paused, evaluating, hooks_restored, unchanged
 
 
@@ -77,6 +78,17 @@ class _Tracer(fx.Tracer):
 
     def create_node(self, *_: object, **__: object) -> Any:
         return None
+
+
+def is_opaque(module: nn.Module) -> bool:
+    """Whether the module has no parameters, and control flow that torch.fx can't follow."""
+    if any(True for _ in module.children()) or any(True for _ in module.parameters()):
+        return False
+    try:
+        fx.Tracer().trace(isolated(module))
+    except Exception:  # whatever the module's own code raises on a symbolic tensor
+        return True
+    return False
 
 
 class _Unwritten(TorchDispatchMode):

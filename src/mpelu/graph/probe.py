@@ -1,18 +1,12 @@
-"""Which modules are one call each, and what elementwise modules and functions compute.
-
-Elementwise functions are found by running copies on noise. torch.nn.MultiheadAttention is no leaf:
-it runs as the linear layers and the attention that it consists of.
-"""
+"""What an elementwise module or function computes, found by running a copy of it on noise."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from mpelu.elementwise import (
     LINEAR,
@@ -23,33 +17,6 @@ from mpelu.elementwise import (
 from mpelu.gaussian import plain_tensors
 from mpelu.graph.calls import Call, Ref, substitute
 from mpelu.graph.state import copied
-from mpelu.modules import MPELU
-
-LEAVES: set[type] = {MPELU}
-"""Classes whose modules are one call; registering a rule for a class adds it."""
-
-
-def is_leaf(module: nn.Module) -> bool:
-    """Whether a run of the module is one call.
-
-    Modules of torch.nn without submodules are leaves, and so is every elementwise module.
-    """
-    if not LEAVES.isdisjoint(type(module).__mro__):
-        return True
-    if any(True for _ in module.children()) or isinstance(module, torch.jit.ScriptModule):
-        return False
-    return type(module).__module__.startswith("torch.nn") or elementwise(module) is not None
-
-
-def is_opaque(module: nn.Module) -> bool:
-    """Whether the module has no parameters, and control flow that torch.fx can't follow."""
-    if any(True for _ in module.children()) or any(True for _ in module.parameters()):
-        return False
-    try:
-        fx.Tracer().trace(isolated(module))
-    except Exception:  # whatever the module's own code raises on a symbolic tensor
-        return True
-    return False
 
 
 def isolated(module: nn.Module) -> nn.Module:
@@ -157,89 +124,3 @@ def is_elementwise_call(call: Call) -> bool:
 
     dims = 4 if call.shape is None else max(2, len(call.shape))
     return elementwise_function(on_tensor, call.name, 1, dims) is not None
-
-
-def attention_forward(module: nn.MultiheadAttention) -> Callable[..., Any]:
-    """A forward of MultiheadAttention in torch functions, which can be watched.
-
-    It equals the module's own in evaluation mode: linear layers, and the attention between them.
-    Learned biases of keys and values, which hardly any model has, are left to the module.
-    """
-    own = module.forward
-
-    def forward(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        if module.bias_k is not None or module.add_zero_attn or query.dim() != 3:
-            return own(
-                query,
-                key,
-                value,
-                key_padding_mask=key_padding_mask,
-                need_weights=need_weights,
-                attn_mask=attn_mask,
-                average_attn_weights=average_attn_weights,
-                is_causal=is_causal,
-            )
-        if not module.batch_first:
-            query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
-        heads = module.num_heads
-        queries, keys, values = (
-            projected.unflatten(-1, (heads, -1)).transpose(1, 2)
-            for projected in _projections(module, query, key, value)
-        )
-        mask = _mask(attn_mask, key_padding_mask, queries, heads)
-        if need_weights:
-            scores = queries @ keys.transpose(-2, -1) * module.head_dim**-0.5
-            weights = torch.softmax(scores if mask is None else scores + mask, -1)
-            mixed = weights @ values
-            shown = weights.mean(1) if average_attn_weights else weights
-        else:
-            mixed = F.scaled_dot_product_attention(queries, keys, values, mask)
-            shown = None
-        output = F.linear(
-            mixed.transpose(1, 2).flatten(2), module.out_proj.weight, module.out_proj.bias
-        )
-        return output if module.batch_first else output.transpose(0, 1), shown
-
-    return forward
-
-
-def _projections(
-    module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
-) -> list[Tensor]:
-    if module.in_proj_weight is None:
-        weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
-    else:
-        weights = list(module.in_proj_weight.chunk(3))
-    biases = [None] * 3 if module.in_proj_bias is None else list(module.in_proj_bias.chunk(3))
-    inputs = (query, key, value)
-    return [F.linear(*each) for each in zip(inputs, weights, biases, strict=True)]
-
-
-def _mask(
-    attn_mask: Tensor | None, key_padding_mask: Tensor | None, queries: Tensor, heads: int
-) -> Tensor | None:
-    """Both masks as one that is added to the scores, shape [batch, heads, queries, keys]."""
-
-    def additive(mask: Tensor) -> Tensor:
-        if mask.dtype != torch.bool:
-            return mask.to(queries.dtype)
-        return torch.zeros_like(mask, dtype=queries.dtype).masked_fill(mask, float("-inf"))
-
-    total = None
-    if attn_mask is not None:
-        total = additive(attn_mask)
-        if total.dim() == 3:
-            total = total.unflatten(0, (-1, heads))
-    if key_padding_mask is not None:
-        padding = additive(key_padding_mask)[:, None, None, :]
-        total = padding if total is None else total + padding
-    return total
