@@ -95,11 +95,11 @@ def backward(seeds: int, width: int, depth: int) -> dict[str, NDArray[np.float64
         torch.manual_seed(seed)
         x = torch.randn(64, widths[0])
         for alpha, beta in PARAMETERS:
-            for method in ("exact", "taylor"):
+            for kind in (mpelu.init.Exact, mpelu.init.Taylor):
                 for mode in MODES:
                     model = network("linear", widths, alpha, beta)
-                    mpelu.init.initialize_(model, method=method, mode=mode)
-                    key = f"{method} {mode} {alpha:g} {beta:g}"
+                    mpelu.init.initialize_(model, method=kind(mode=mode))
+                    key = f"{kind.name} {mode} {alpha:g} {beta:g}"
                     found.setdefault(key, []).append(profiles(model, x, with_gradient=True))
     return {key: np.array(values) for key, values in found.items()}
 

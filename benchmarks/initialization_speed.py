@@ -68,7 +68,7 @@ def main() -> None:
             "taylor": partial(initialize, deep, method="taylor"),
             "exact": partial(initialize, deep, method="exact"),
             "exact, measured on the batch": partial(initialize, deep, images, "exact"),
-            "lsuv": partial(mpelu.init.lsuv_, deep, images),
+            "lsuv": partial(initialize, deep, images, "lsuv"),
         },
         options.rounds,
         "lsuv",

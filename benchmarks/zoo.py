@@ -33,7 +33,8 @@ from torch import Tensor, nn
 import mpelu
 from common import RESULTS, write
 from mpelu.graph import arguments, evaluating, layer_of, record, tensors_in
-from mpelu.init.measuring import variance_of
+from mpelu.init import LSUV, Exact, Taylor
+from mpelu.init.measure import variance_of
 from zoo_held_out import HELD_OUT
 from zoo_models import ZOO
 
@@ -54,19 +55,19 @@ def theirs(mode: str) -> Method:
     return initialize
 
 
-def ours(method: str, mode: str) -> Method:
+def ours(method: mpelu.init.Method) -> Method:
     def initialize(model: nn.Module, batch: Any, seed: int) -> Any:
         generator = torch.Generator().manual_seed(seed)
-        return mpelu.init.initialize_(model, batch, method, mode, generator)
+        return mpelu.init.initialize_(model, batch, method, generator=generator)
 
     return initialize
 
 
 METHODS: dict[str, Method] = {
-    "exact": ours("exact", "fan_in"),
-    "exact balanced": ours("exact", "balanced"),
-    "taylor": ours("taylor", "fan_in"),
-    "lsuv": ours("lsuv", "fan_in"),
+    "exact": ours(Exact(mode="fan_in")),
+    "exact balanced": ours(Exact()),
+    "taylor": ours(Taylor(mode="fan_in")),
+    "lsuv": ours(LSUV()),
     "anyinit": theirs("analytic"),
     "anyinit empirical": theirs("empirical"),
 }

@@ -1,8 +1,9 @@
-"""Orthogonal weights, the critical rule, shapes by depth and by TAT, and "deep"."""
+"""Orthogonal weights, the critical rule, shapes by depth, "deep", and its rival TAT."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import mpelu
+import tailoring
 from mpelu import models, theory
-from mpelu.init import initialize_
+from mpelu.init import METHODS, Critical, Deep, Exact, Gaussian, Taylor, initialize_
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -64,14 +66,18 @@ class TestOrthogonal:
         ids=str,
     )
     def test_a_layer_is_one_semi_orthogonal_matrix(self, layer: nn.Module) -> None:
-        initialize_(nn.Sequential(layer), distribution="orthogonal", generator=seeded())
+        initialize_(
+            nn.Sequential(layer), generator=seeded(), method=Exact(distribution="orthogonal")
+        )
         assert isinstance(layer.weight, Tensor)
         assert is_orthogonal(layer.weight.flatten(1))
 
     @pytest.mark.parametrize("groups", [1, 4])
     def test_a_convolution_of_stride_one_has_its_matrix_in_the_middle(self, groups: int) -> None:
         layer = nn.Conv2d(16, 32, 3, padding=1, groups=groups)
-        initialize_(nn.Sequential(layer), distribution="orthogonal", generator=seeded())
+        initialize_(
+            nn.Sequential(layer), generator=seeded(), method=Exact(distribution="orthogonal")
+        )
         middle = layer.weight[:, :, 1, 1]
         assert layer.weight.count_nonzero() == middle.count_nonzero()
         for block in middle.chunk(groups):
@@ -79,7 +85,9 @@ class TestOrthogonal:
 
     def test_depthwise_kernels_keep_all_their_taps(self) -> None:
         layer = nn.Conv2d(16, 16, 3, padding=1, groups=16)
-        initialize_(nn.Sequential(layer), distribution="orthogonal", generator=seeded())
+        initialize_(
+            nn.Sequential(layer), generator=seeded(), method=Exact(distribution="orthogonal")
+        )
         assert (layer.weight != 0).all()
         norms = layer.weight.detach().flatten(1).norm(dim=1)
         torch.testing.assert_close(norms, norms[:1].expand(16))
@@ -88,7 +96,11 @@ class TestOrthogonal:
         for shape in ((64, 32, 3), (32, 64, 3)):
             normal, orthogonal = (nn.Conv2d(*shape, padding=1) for _ in range(2))
             initialize_(nn.Sequential(normal), generator=seeded())
-            initialize_(nn.Sequential(orthogonal), distribution="orthogonal", generator=seeded())
+            initialize_(
+                nn.Sequential(orthogonal),
+                generator=seeded(),
+                method=Exact(distribution="orthogonal"),
+            )
             ratio = orthogonal.weight.norm() / normal.weight.norm()
             assert ratio.item() == pytest.approx(1, abs=0.02)
 
@@ -101,7 +113,12 @@ class TestOrthogonal:
             input_size=8,
             num_classes=8,
         )
-        initialize_(network, input_shape=(3, 8, 8), distribution="orthogonal", generator=seeded())
+        initialize_(
+            network,
+            input_shape=(3, 8, 8),
+            generator=seeded(),
+            method=Exact(distribution="orthogonal"),
+        )
         images = torch.randn(64, 3, 8, 8, generator=seeded(1))
         with torch.no_grad():
             first = network[:2](images)
@@ -111,7 +128,7 @@ class TestOrthogonal:
     def test_the_same_generator_gives_the_same_weights(self) -> None:
         one, two = mlp(3), mlp(3)
         for model in (one, two):
-            initialize_(model, distribution="orthogonal", generator=seeded(3))
+            initialize_(model, generator=seeded(3), method=Exact(distribution="orthogonal"))
         assert all(map(torch.equal, one.parameters(), two.parameters()))
 
 
@@ -119,12 +136,7 @@ class TestCritical:
     def test_400_layers_keep_signal_and_gradient_without_being_linear(self) -> None:
         model = mlp(400, 256)
         report = initialize_(
-            model,
-            method="critical",
-            distribution="orthogonal",
-            activation_shape="depth",
-            shape_target=0.42,
-            generator=seeded(),
+            model, method=Critical(distribution="orthogonal", target=0.42), generator=seeded()
         )
         assert report.correlation == pytest.approx(0.42, abs=1e-4)
         signal, gradient = variances(model, torch.randn(32, 256, generator=seeded(1)))
@@ -139,7 +151,7 @@ class TestCritical:
             for seed in range(3):
                 model = mlp(60, 256)
                 report = initialize_(
-                    model, method=method, distribution="orthogonal", generator=seeded(seed)
+                    model, method=METHODS[method](distribution="orthogonal"), generator=seeded(seed)
                 )
                 images = torch.randn(64, 256, generator=seeded(seed + 1))
                 _, gradient = variances(model, images, seed)
@@ -200,7 +212,7 @@ def shapes(model: nn.Module) -> set[tuple[float, float]]:
 class TestShape:
     def test_a_plain_network_gets_the_shape_of_its_depth(self) -> None:
         model = mlp(41)
-        report = initialize_(model, activation_shape="depth", shape_target=0.3)
+        report = initialize_(model, method=Exact(target=0.3))
         beta = theory.beta_for(theory.chain(40), 0.3)
         assert shapes(model) == {(round(1 / beta, 5), round(beta, 5))}
         assert report.correlation == pytest.approx(0.3, abs=1e-5)
@@ -209,10 +221,8 @@ class TestShape:
 
     def test_two_inputs_come_as_close_as_predicted(self) -> None:
         model = mlp(31, 512)
-        report = initialize_(
-            model, method="critical", activation_shape="depth", shape_target=0.5,
-            distribution="orthogonal", generator=seeded(),
-        )  # fmt: skip
+        method = Critical(target=0.5, distribution="orthogonal")
+        report = initialize_(model, method=method, generator=seeded())
         with torch.no_grad():
             output = model(torch.randn(64, 512, generator=seeded(1)))
         unit = output / output.norm(dim=1, keepdim=True)
@@ -222,13 +232,13 @@ class TestShape:
 
     def test_shallow_networks_keep_their_shapes(self) -> None:
         model = nn.Sequential(nn.Linear(8, 8), mpelu.MPELU(8, alpha=0.25), nn.Linear(8, 8))
-        initialize_(model, activation_shape="depth")
+        initialize_(model, method=Exact(shapes=True))
         assert shapes(model) == {(0.25, 1.0)}
 
     def test_shortcuts_count_by_their_weight(self) -> None:
         plain, residual = mlp(41, 32), Residual(40)
         for model in (plain, residual):
-            initialize_(model, activation_shape="depth", shape_target=0.05)
+            initialize_(model, method=Exact(target=0.05))
         ((_, plain_beta),), ((_, residual_beta),) = shapes(plain), shapes(residual)
         assert residual_beta > 3 * plain_beta
 
@@ -237,7 +247,7 @@ class TestShape:
         for _ in range(30):
             layers += [nn.Linear(16, 16), nn.BatchNorm1d(16), mpelu.MPELU(16)]
         model = nn.Sequential(*layers, nn.Linear(16, 4))
-        report = initialize_(model, activation_shape="depth")
+        report = initialize_(model, method=Exact(shapes=True))
         alone = theory.network_correlation(theory.chain(1), 1.0)
         assert report.correlation == pytest.approx(alone, abs=1e-6)
         assert shapes(model) == {(1.0, 1.0)}
@@ -246,103 +256,64 @@ class TestShape:
         model = mlp(3)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         with pytest.raises(ValueError, match=r"C_f\(0\) up to 0\.\d+, this network's limit"):
-            initialize_(model, activation_shape="depth", shape_target=0.95)
+            initialize_(model, method=Exact(target=0.95))
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
     def test_an_error_takes_the_shape_back(self) -> None:
         model = mlp(41)
         with pytest.raises(ValueError, match="inputs the model can run on"):
-            initialize_(model, torch.randn(4, 3), activation_shape="depth", shape_target=0.2)
+            initialize_(model, torch.randn(4, 3), method=Exact(target=0.2))
         assert shapes(model) == {(1.0, 1.0)}
 
     def test_frozen_units_keep_their_shape(self) -> None:
         model: Any = mlp(41)
         model[1].requires_grad_(False)
-        initialize_(model, activation_shape="depth", shape_target=0.2)
+        initialize_(model, method=Exact(target=0.2))
         assert model[1].beta[0].item() == 1.0
         assert len(shapes(model)) == 2
 
     @pytest.mark.parametrize(
-        ("options", "message"),
+        ("make", "message"),
         [
-            ({"distribution": "uniform"}, "expected a distribution of"),
-            ({"activation_shape": "round"}, "expected an activation_shape of"),
-            ({"shape_target": 0.5}, "expected activation_shape with shape_target"),
-            ({"activation_shape": "depth", "shape_target": 1.5}, "below 1, got 1.5"),
-            ({"method": "lsuv", "distribution": "orthogonal"}, "with lsuv"),
-            ({"activation_shape": "tailored"}, "expected method critical or deep"),
-            (
-                {"method": "deep", "activation_shape": "tailored", "shape_target": 0.5},
-                "expected no shape_target",
-            ),
+            (lambda: Exact(distribution="uniform"), "Exact: expected a distribution of"),
+            (lambda: Taylor(mode="fan_up"), "Taylor: expected a mode of"),
+            (lambda: Deep(target=1.5), "Deep: expected a target above 0 and below 1, got 1.5"),
+            (lambda: Gaussian(std=-1.0), "Gaussian: expected std > 0, got -1"),
+            (lambda: Gaussian(std=math.nan), "Gaussian: expected std > 0, got nan"),
         ],
     )
-    def test_what_does_not_fit_is_refused(self, options: dict[str, object], message: str) -> None:
+    def test_options_that_cannot_be_meant_are_refused(
+        self, make: Callable[[], object], message: str
+    ) -> None:
         with pytest.raises(ValueError, match=message):
-            initialize_(mlp(3), torch.randn(4, 64), **options)  # type: ignore[arg-type]
+            make()
 
     def test_a_network_without_mpelu_is_refused(self) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-        with pytest.raises(ValueError, match="expected a trained MPELU"):
-            initialize_(model, activation_shape="depth")
+        with pytest.raises(ValueError, match="requires a trained MPELU"):
+            initialize_(model, method=Exact(shapes=True))
 
 
 class TestTailored:
-    def test_signal_gradient_and_correlation_are_as_predicted(self) -> None:
+    def test_signal_and_gradient_are_kept_without_being_linear(self) -> None:
         model = mlp(51, 256)
-        report = initialize_(model, method="deep", activation_shape="tailored", generator=seeded())
-        found = theory.tailored(50)
+        found = tailoring.initialize_(model, generator=seeded())
         assert shapes(model) == {(round(1 / found.beta, 5), round(found.beta, 5))}
         signal, gradient = variances(model, torch.randn(256, 256, generator=seeded(1)))
         assert 0.8 < signal.min() <= signal.max() < 1.25
         assert 0.8 < (gradient / gradient[-1]).min() <= (gradient / gradient[-1]).max() < 1.25
-        assert all(row.chi == pytest.approx(1) for row in report.rows)
-        output = model(torch.randn(64, 256, generator=seeded(2))).detach()
-        unit = output / output.norm(dim=1, keepdim=True)
-        similarity = (unit @ unit.T).fill_diagonal_(0).sum() / (64 * 63)
-        assert report.correlation is not None
-        assert similarity.item() == pytest.approx(report.correlation, abs=0.06)
 
     def test_biases_are_the_shift_and_the_sum_over_offset_inputs(self) -> None:
         model: Any = mlp(4)
-        initialize_(model, method="critical", activation_shape="tailored")
-        found = theory.tailored(3)
+        found = tailoring.initialize_(model)
         assert torch.allclose(model[0].bias, torch.full((64,), found.shift))
         sums = found.offset * model[2].weight.sum(1)
         assert torch.allclose(model[2].bias, found.shift + sums, atol=1e-5)
         assert torch.allclose(model[6].bias, found.offset * model[6].weight.sum(1), atol=1e-5)
 
-    def test_a_weight_scaled_by_measurement_keeps_its_offset(self) -> None:
-        model: Any = nn.Sequential(
-            nn.Conv1d(8, 64, 1), mpelu.MPELU(64), nn.AvgPool1d(8), nn.Conv1d(64, 64, 1),
-            mpelu.MPELU(64), nn.Conv1d(64, 64, 1),
-        )  # fmt: skip
-        alike = torch.randn(256, 8, 1, generator=seeded()).expand(256, 8, 16)  # neighbours are one
-        report = initialize_(
-            model, alike, method="critical", activation_shape="tailored", generator=seeded(1)
-        )
-        assert report.rows[1].rule == "critical fan_in, tailored, measured"
-        assert report.rows[1].measured == pytest.approx(1, abs=0.05)
-        found = theory.tailored(2)
-        sums = found.offset * model[3].weight.sum((1, 2))
-        assert torch.allclose(model[3].bias, found.shift + sums, atol=1e-4)
-
-    @pytest.mark.parametrize(
-        ("model", "message"),
-        [
-            (nn.Sequential(nn.Linear(4, 4, bias=False), mpelu.MPELU(4)), "got 0, which isn't"),
-            (
-                nn.Sequential(nn.Linear(4, 4), mpelu.MPELU(4), nn.Linear(4, 4), nn.Tanh()),
-                "got 3, another activation",
-            ),
-            (Residual(2), "where paths part or join"),
-        ],
-    )
-    def test_anything_but_a_chain_is_refused(self, model: nn.Module, message: str) -> None:
-        before = {name: value.clone() for name, value in model.state_dict().items()}
-        with pytest.raises(ValueError, match=message):
-            initialize_(model, method="critical", activation_shape="tailored")
-        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    def test_layers_without_biases_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="layers with biases"):
+            tailoring.initialize_(nn.Sequential(nn.Linear(4, 4, bias=False), mpelu.MPELU(4)))
 
 
 NORMED_OR_SHORTCUT = {
@@ -373,10 +344,8 @@ class TestDeep:
     def test_in_a_plain_network_it_is_the_combination(self) -> None:
         deep, spelled = mlp(41), mlp(41)
         initialize_(deep, method="deep", generator=seeded())
-        initialize_(
-            spelled, method="critical", distribution="orthogonal", activation_shape="depth",
-            generator=seeded(),
-        )  # fmt: skip
+        method = Critical(distribution="orthogonal", shapes=True)
+        initialize_(spelled, method=method, generator=seeded())
         assert all(map(torch.equal, deep.parameters(), spelled.parameters()))
         assert shapes(deep) != {(1.0, 1.0)}
 

@@ -13,8 +13,8 @@ from torch.nn.utils import parametrizations as norms
 from torch.nn.utils import parametrize
 
 from mpelu.graph import record
-from mpelu.init import initialize_
-from mpelu.init.maps import PADDING_NOTE
+from mpelu.init import Exact, Gaussian, initialize_
+from mpelu.init.layers import PADDING_NOTE
 from mpelu.init.operations import is_known
 
 WIDTH = 64
@@ -182,7 +182,7 @@ def outputs_of(model: nn.Module, x: Tensor) -> list[Tensor]:
 def read_by(what: str) -> dict[str, Any]:
     """Arguments of initialize_."""
     given: dict[str, dict[str, Any]] = {
-        "inputs": {"example_inputs": torch.randn(256, WIDE)},
+        "inputs": {"inputs": torch.randn(256, WIDE)},
         "shape": {"input_shape": (WIDE,)},
         "nothing": {},
     }
@@ -262,8 +262,8 @@ def test_weight_normed_layers_have_unit_variance_and_train(
 @pytest.mark.parametrize("norm", [norms.weight_norm, nn.utils.weight_norm])
 def test_a_gaussian_weight_under_a_weight_norm_has_the_deviation_asked_for(norm: Any) -> None:
     model = normed_mlp(norm)
-    for options in ({"std": 0.03}, {"std": 0.03, "example_inputs": torch.randn(64, WIDE)}):
-        initialize_(model, method="gaussian", **options)
+    for inputs in (None, torch.randn(64, WIDE)):
+        initialize_(model, inputs, Gaussian(std=0.03))
         for layer in linear_layers(model):
             assert layer.weight.std().item() == pytest.approx(0.03, rel=0.1)
             assert not layer.bias.any()
@@ -476,7 +476,7 @@ def test_the_default_balances_gradients_where_a_norm_makes_the_scale_free() -> N
     x = torch.randn(16, 3, 16, 16, generator=seeded())
     ratios = {}
     for mode in ("fan_in", "balanced"):
-        report = initialize_(model, x, mode=mode, generator=seeded())
+        report = initialize_(model, x, generator=seeded(), method=Exact(mode=mode))
         model(x).mul(torch.randn(16, 10, generator=seeded(1))).sum().backward()
         norms = [model[index].weight.grad.norm().item() for index in (0, -1)]  # type: ignore
         ratios[mode] = norms[0] / norms[1]
@@ -489,7 +489,8 @@ def test_the_default_balances_gradients_where_a_norm_makes_the_scale_free() -> N
 def test_without_inputs_balanced_is_fan_in() -> None:
     model = nn.Sequential(nn.Linear(8, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4))
     stds = [
-        [row.std for row in initialize_(model, mode=mode).rows] for mode in ("fan_in", "balanced")
+        [row.std for row in initialize_(model, method=Exact(mode=mode)).rows]
+        for mode in ("fan_in", "balanced")
     ]
     assert stds[0] == stds[1]
 

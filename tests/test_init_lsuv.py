@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpelu import MPELU
-from mpelu.init import lsuv_
+from mpelu.init import LSUV, initialize_
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -46,7 +46,7 @@ def outputs(model: nn.Sequential, x: Tensor) -> list[float]:
 def test_unit_variance_after_every_layer(tolerance: float) -> None:
     model = network()
     batch = 3 + torch.randn(8, 3, 8, 8, generator=seeded())
-    report = lsuv_(model, batch, tolerance)
+    report = initialize_(model, batch, LSUV(tolerance=tolerance))
     measured = [row.measured for row in report.rows]
     assert measured == pytest.approx([1, 1, 1], abs=tolerance)
     assert outputs(model, batch) == pytest.approx(measured, rel=1e-3)
@@ -54,7 +54,7 @@ def test_unit_variance_after_every_layer(tolerance: float) -> None:
 
 def test_weights_are_orthonormal_up_to_scale() -> None:
     model: Any = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 16))
-    lsuv_(model, torch.randn(64, 32), generator=seeded())
+    initialize_(model, torch.randn(64, 32), "lsuv", generator=seeded())
     for layer in (model[0], model[2]):
         gram = layer.weight @ layer.weight.T
         torch.testing.assert_close(gram, gram[0, 0] * torch.eye(len(gram)), rtol=0, atol=1e-4)
@@ -69,15 +69,8 @@ def test_each_layer_runs_once_more_than_it_is_scaled() -> None:
             return super().forward(input)
 
     model = nn.Sequential(*[nn.Sequential(Counted(16, 16), MPELU(16)) for _ in range(10)])
-    lsuv_(model, torch.randn(32, 16))
+    initialize_(model, torch.randn(32, 16), "lsuv")
     assert len(runs) <= 2 * 10
-
-
-def test_several_batches_count_together() -> None:
-    model = nn.Sequential(nn.Linear(8, 8))
-    batches = [torch.randn(16, 8), 10 * torch.randn(16, 8)]
-    lsuv_(model, batches)
-    assert outputs(model, torch.cat(batches)) == pytest.approx([1], abs=0.02)
 
 
 def test_frozen_layers_stay_and_the_next_ones_make_up() -> None:
@@ -85,7 +78,7 @@ def test_frozen_layers_stay_and_the_next_ones_make_up() -> None:
     nn.init.constant_(model[0].weight, 0.3)
     model[0].requires_grad_(False)
     kept = model[0].weight.clone()
-    report = lsuv_(model, torch.randn(64, 16))
+    report = initialize_(model, torch.randn(64, 16), "lsuv")
     assert torch.equal(kept, model[0].weight)
     assert report.rows[0].rule == "frozen"
     assert report.rows[1].measured == pytest.approx(1, abs=0.02)
@@ -100,10 +93,10 @@ def test_modes_buffers_and_hooks_are_restored_also_after_an_error() -> None:
     modes = [module.training for module in model]
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(RuntimeError, match=r"within 0.02 of 1 after 0.weight, got 0 in 0 rounds"):
-        lsuv_(model, torch.zeros(4, 3, 8, 8))
+        initialize_(model, torch.zeros(4, 3, 8, 8), "lsuv")
     assert [module.training for module in model] == modes
     assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
-    lsuv_(model, torch.randn(4, 3, 8, 8))
+    initialize_(model, torch.randn(4, 3, 8, 8), "lsuv")
     assert [module.training for module in model] == modes
     assert not model[1].running_mean.any()
     seen.clear()
@@ -121,7 +114,7 @@ def test_an_interrupt_restores_the_weights() -> None:
     model: Any = nn.Sequential(nn.Linear(4, 4), Interrupts(), nn.Linear(4, 4))
     kept = model[0].weight.clone()
     with pytest.raises(KeyboardInterrupt):
-        lsuv_(model, torch.randn(5, 4))
+        initialize_(model, torch.randn(5, 4), "lsuv")
     assert torch.equal(kept, model[0].weight)
 
 
@@ -130,11 +123,12 @@ def test_an_interrupt_restores_the_weights() -> None:
     [
         ({"tolerance": 0.0}, "expected tolerance > 0, got 0"),
         ({"max_rounds": 0}, "expected max_rounds >= 1, got 0"),
+        ({"distribution": "normal"}, "its weights are orthogonal, got 'normal'"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        lsuv_(network(), torch.randn(4, 3, 8, 8), **options)
+        LSUV(**options)
 
 
 def test_the_parts_of_an_attentions_weight_reach_unit_variance() -> None:
@@ -142,7 +136,7 @@ def test_the_parts_of_an_attentions_weight_reach_unit_variance() -> None:
     attention = model.self_attn
     nn.init.constant_(attention.in_proj_bias, 0.5)
     x = torch.randn(64, 8, 32)
-    report = lsuv_(model, x)
+    report = initialize_(model, x, "lsuv")
     assert [row.part for row in report.rows[:3]] == ["q", "k", "v"]
     assert not attention.in_proj_bias.any()
     with torch.no_grad():
@@ -157,6 +151,6 @@ def test_a_weight_that_is_computed_on_the_way_is_left_and_said() -> None:
             return nn.functional.linear(input, nn.functional.normalize(self.weight, dim=1))
 
     model = nn.Sequential(Standardized(32, 32), nn.ReLU(), nn.Linear(32, 8))
-    report = lsuv_(model, torch.randn(64, 32))
+    report = initialize_(model, torch.randn(64, 32), "lsuv")
     assert report.rows[0].rule == "left as it was"
     assert "computed from a parameter" in report.rows[0].note

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mpelu
 from mpelu.activations.parametric import PELU
 from mpelu.elementwise import average
-from mpelu.init import initialize_
+from mpelu.init import METHODS, Deep, Exact, initialize_
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def read_by(what: str, width: int) -> dict[str, Any]:
     """Arguments of initialize_."""
     if what == "shape":
         return {"input_shape": (width,)}
-    return {"example_inputs": torch.randn(64, width)}
+    return {"inputs": torch.randn(64, width)}
 
 
 class Counted(TorchDispatchMode):
@@ -70,9 +70,7 @@ class Written(nn.Module):
 @pytest.mark.parametrize("reads", ["shape", "inputs"])
 def test_an_orthogonal_parametrization_is_left_as_it_was(reads: str) -> None:
     model = nn.Sequential(orthogonal(nn.Linear(16, 64)), nn.ReLU(), nn.Linear(64, 4))
-    given: Any = (
-        {"input_shape": (16,)} if reads == "shape" else {"example_inputs": torch.randn(64, 16)}
-    )
+    given: Any = {"input_shape": (16,)} if reads == "shape" else {"inputs": torch.randn(64, 16)}
     first: Any = model[0]
     before = first.weight.detach().clone()
     report = initialize_(model, **given)
@@ -196,9 +194,7 @@ def test_a_later_use_with_another_variance_is_noted(reads: str) -> None:
     model = Written(
         lambda self, x: self.layer(torch.relu(5 * self.layer(x))), layer=nn.Linear(64, 64)
     )
-    given: Any = (
-        {"input_shape": (64,)} if reads == "shape" else {"example_inputs": torch.randn(64, 64)}
-    )
+    given: Any = {"input_shape": (64,)} if reads == "shape" else {"inputs": torch.randn(64, 64)}
     report = initialize_(model, **given)
     assert "at a later use" in report.rows[0].note
 
@@ -294,7 +290,7 @@ def test_an_error_while_weights_are_written_leaves_the_model_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(torch.linalg, "qr", fails_the_second_time)
         with pytest.raises(StopIteration):
-            initialize_(model, distribution="orthogonal")
+            initialize_(model, method=Exact(distribution="orthogonal"))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -397,8 +393,7 @@ def test_a_scripted_part_says_why_it_is_left() -> None:
         ({"input_shape": 64}, r"expected an input_shape such as \(3, 224, 224\), got 64"),
         ({"input_shape": (-64,)}, r"expected an input_shape .* got \(-64,\)"),
         ({"input_shape": "64"}, r"expected an input_shape .* got '64'"),
-        ({"std": 0.1}, "expected method gaussian with std, got exact"),
-        ({"method": "deep", "shape_target": 0.99}, "initialize_: shape_target: expected a target"),
+        ({"method": Deep(target=0.99)}, "initialize_: target: expected a target"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(options: Any, message: str) -> None:
@@ -410,7 +405,7 @@ def test_arguments_that_cannot_be_meant_are_refused(options: Any, message: str) 
 def test_a_constant_is_not_scaled_by_what_rounding_leaves() -> None:
     model = nn.Sequential(nn.Linear(8, 8), mpelu.MPELU(8), nn.Linear(8, 2))
     zeros = torch.zeros(4, 8)
-    report = initialize_(model, zeros, method="deep", activation_shape="tailored")
+    report = initialize_(model, zeros, method="deep")
     assert all(row.std < 20 for row in report.rows)
 
 
@@ -674,7 +669,7 @@ def test_a_weight_that_is_zero_by_design_stays_zero_and_says_so(name: str, reads
     model = build()
     inputs = tuple(torch.randn(64, *shape) for shape in shapes)
     options: dict[str, Any] = {
-        "inputs": {"example_inputs": inputs},
+        "inputs": {"inputs": inputs},
         "shape": {"input_shape": tuple(shapes)},
         "nothing": {},
     }
@@ -701,7 +696,7 @@ def test_one_argument_sets_weights_that_are_zero(name: str, method: str) -> None
     inputs = tuple(torch.randn(64, *shape) for shape in shapes)
     for keep_zeros in (True, False):
         model = build()
-        report = initialize_(model, inputs, method=method, keep_zeros=keep_zeros)
+        report = initialize_(model, inputs, method=METHODS[method](keep_zeros=keep_zeros))
         assert model.get_parameter(name).any() == (not keep_zeros)
         assert any("stays zero" in row.note for row in report.rows) == keep_zeros
 

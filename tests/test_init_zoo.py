@@ -11,7 +11,7 @@ import torch
 
 from mpelu.graph import layer_of, record
 from mpelu.init import initialize_
-from mpelu.init.measuring import variance_of
+from mpelu.init.measure import variance_of
 
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 MODELS = [

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import mpelu
+import tailoring
 from mpelu import theory
 from mpelu.activations import describe
 from mpelu.elementwise import ElementwiseFunction, average, exponential, leaky
-from mpelu.theory import tailoring
 
 mpmath = pytest.importorskip("mpmath")
 SHAPES = [(1.0, 1.0), (2.5, 0.4), (20.0, 0.05), (0.3, 7.0)]
@@ -47,34 +47,8 @@ def test_moments_of_derivatives_are_exact(
     alpha: float, beta: float, mean: float, variance: float
 ) -> None:
     squared = gaussian(lambda yz: slope(yz[0], alpha, beta) ** 2, mean, variance)
-    product = gaussian(
-        lambda yz: value(yz[0], alpha, beta) * slope(yz[0], alpha, beta) * yz[1], mean, variance
-    )
     found = exponential(alpha, beta).squared_slope(mean, variance)
     assert found == pytest.approx(squared, rel=1e-10)
-    # The product passes through zero; its halves are of the size of the squared slope.
-    assert tailoring.slope_product(alpha, beta, mean, variance).item() == pytest.approx(
-        product, rel=1e-10, abs=1e-10 * squared
-    )
-
-
-@pytest.mark.parametrize("beta", [0.05, 0.4, 1.0, 8.0])
-@pytest.mark.parametrize("mean", [0.0, -0.7])
-def test_curvature_is_exact_and_infinite_with_a_kink(beta: float, mean: float) -> None:
-    expected = gaussian(
-        lambda yz: mpmath.mpf(0) if yz[0] > 0 else (beta * mpmath.exp(beta * yz[0])) ** 2, mean, 1.0
-    )
-    found = tailoring.squared_curvature(1 / beta, beta, mean)
-    assert found.item() == pytest.approx(expected, rel=1e-10)
-    assert tailoring.squared_curvature(2 / beta, beta, mean).item() == math.inf
-
-
-def test_the_product_is_the_derivative_of_the_second_moment() -> None:
-    variance = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
-    mpelu.moments(1.7, 0.8, variance)[1].backward()
-    assert variance.grad is not None
-    found = tailoring.slope_product(1.7, 0.8, 0.0, 1.3).item() / math.sqrt(1.3)
-    assert found == pytest.approx(variance.grad.item(), rel=1e-12)
 
 
 def double_integral(alpha: float, beta: float, c: float, of_slopes: bool) -> float:
@@ -252,7 +226,7 @@ def test_a_target_out_of_reach_names_the_limit() -> None:
 
 @pytest.mark.parametrize("depth", [1, 60, 1000])
 def test_tailored_shapes_meet_the_four_conditions(depth: int) -> None:
-    found = theory.tailored(depth)
+    found = tailoring.tailored(depth)
 
     def moment(integrand: Callable[[Any, Any], Any]) -> float:
         shape = 1 / found.beta, found.beta
@@ -271,11 +245,11 @@ def test_tailored_shapes_meet_the_four_conditions(depth: int) -> None:
     assert found.gain**2 * moment(lambda f, d: f**2) == pytest.approx(1, abs=1e-8)
     assert found.gain**2 * moment(lambda f, d: d**2) == pytest.approx(1, abs=1e-8)
     assert (length(1.01) - length(0.99)) / 0.02 == pytest.approx(1, abs=1e-4)
-    step = 1e-3
-    bend = (found.map(1.0) - 2 * found.map(1 - step) + found.map(1 - 2 * step)) / step**2
-    assert bend == pytest.approx(0.3 / depth, rel=0.05)
+    # C''(1) is E[f''^2], and f'' is beta f' below zero.
+    bend = moment(lambda f, d: (found.beta * d) ** 2 if d < 1 else 0)
+    assert found.gain**2 * bend == pytest.approx(0.3 / depth, rel=1e-6)
 
 
 def test_a_depth_that_no_tailored_shape_fits_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected tau / depth from .* got 3e-06"):
-        theory.tailored(100_000)
+        tailoring.tailored(100_000)

@@ -81,7 +81,7 @@ def arm_labels() -> dict[str, str]:
             labels.setdefault(setting.name.removeprefix(f"{layers}-"), f"{activation}, {init}")
     control = f"{depth.CONTROL}-orthogonal"
     del labels[control]
-    labels["mpelu-anyinit"] = "MPELU, AnyInit 0.4"
+    labels |= {"mpelu-tat": "MPELU, TAT", "mpelu-anyinit": "MPELU, AnyInit 0.4"}
     labels[control] = "**control**: no activations, orthogonal"
     return labels
 

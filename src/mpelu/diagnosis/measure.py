@@ -38,7 +38,7 @@ from mpelu.graph import (
     record,
     tensors_in,
 )
-from mpelu.init.planner import Planner
+from mpelu.init import predict
 
 Loss = Callable[..., Tensor]
 
@@ -479,7 +479,7 @@ def _gradients(
 def _predicted(calls: Sequence[Call], weights: Weights) -> dict[str, float | None]:
     """The variance after each weight, if it had its size but no further structure."""
     try:
-        return {p.name: p.predicted for p in Planner(calls, weights, "lsuv", "fan_in").run()}
+        return {p.name: p.predicted for p in predict(calls, weights).plans}
     except (ValueError, ArithmeticError, RuntimeError):  # moments that aren't finite
         return {}
 

@@ -50,7 +50,7 @@ from mpelu.graph.state import (
     unwrap,
 )
 from mpelu.graph.symbolic import is_opaque, trace
-from mpelu.graph.weights import WEIGHT_HOOKS, Weights, extent, is_zero
+from mpelu.graph.weights import WEIGHT_HOOKS, Key, Weights, is_zero, taken_elsewhere, uses_of
 
 __all__ = [
     "ARITHMETIC",
@@ -70,6 +70,7 @@ __all__ = [
     "Call",
     "Channels",
     "Inputs",
+    "Key",
     "Known",
     "Layer",
     "Ref",
@@ -82,7 +83,6 @@ __all__ = [
     "elementwise",
     "elementwise_function",
     "evaluating",
-    "extent",
     "fans",
     "find_channels",
     "input_error",
@@ -99,9 +99,11 @@ __all__ = [
     "restored_on_error",
     "snapshot",
     "substitute",
+    "taken_elsewhere",
     "tensors_in",
     "trace",
     "unchanged",
     "unchanged_on_error",
     "unwrap",
+    "uses_of",
 ]

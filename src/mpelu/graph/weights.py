@@ -1,10 +1,10 @@
-"""Which parameter a tensor is, is part of, or was computed from."""
+"""Which parameter a tensor is, is part of, or was computed from, and which layers share one."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from mpelu.graph.calls import Call, Layer, tensors_in
 from mpelu.graph.state import unchanged
 
 WEIGHT_HOOKS = (WeightNorm, SpectralNorm)
@@ -72,7 +73,7 @@ class Weights:
             found = self._names.get(id(tensor))
         return None if found is None else found[1]
 
-    def key(self, tensor: Tensor) -> tuple[str, int, torch.Size] | None:
+    def key(self, tensor: Tensor) -> Key | None:
         """Identifies a weight, or part of a packed one; the same in every pass."""
         name = self.name(tensor)
         if name is None:
@@ -351,3 +352,76 @@ def is_zero(weight: Tensor) -> bool:
     whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded
     # Most differ from zero at the first place, and need not be read any further.
     return whole.numel() > 0 and not whole[(0,) * whole.dim()].item() and not whole.any().item()
+
+
+Key = tuple[str, int, torch.Size]
+"""Tells a weight from others in any pass: its parameter, and where in it the weight begins."""
+
+
+class Uses(NamedTuple):
+    """How layers use parameters."""
+
+    keys: list[Key | None]
+    """One for each layer's weight; uses that share elements, however they are seen, share one."""
+    widest: dict[Key | None, Tensor]
+    """By key, the use that takes the most elements."""
+    entangled: set[str]
+    """Paths of parameters whose uses share some elements and differ in others."""
+
+
+def uses_of(layers: Sequence[Layer | None], weights: Weights) -> Uses:
+    """Finds out which layers use the same elements of a parameter."""
+    found = Uses([None] * len(layers), {}, set())
+    by_name: dict[str, list[int]] = {}
+    for index, layer in enumerate(layers):
+        key = None if layer is None else weights.key(layer.weight)
+        found.keys[index] = key
+        if key is not None and layer is not None:
+            found.widest.setdefault(key, layer.weight)
+            by_name.setdefault(key[0], []).append(index)
+    for name, indices in by_name.items():
+        if len(indices) > 1:
+            tensors = {index: each.weight for index in indices if (each := layers[index])}
+            _join(found, name, tensors, weights)
+    return found
+
+
+def _join(found: Uses, name: str, tensors: Mapping[int, Tensor], weights: Weights) -> None:
+    """Gives uses of one parameter that share elements the key of the first of them.
+
+    A map of the parameter says which use took each element first, so that every use is looked at
+    once, not once with every other.
+    """
+    views = {index: weights.elements(tensor) for index, tensor in tensors.items()}
+    if len(set(views.values())) == 1:
+        return
+    owners = torch.full((max(map(extent, views.values())),), -1, dtype=torch.int32, device="cpu")
+    firsts: list[int] = []
+    counts: list[int] = []
+    for index, view in views.items():
+        own = owners.as_strided(*view)
+        taken = own[own >= 0]
+        if taken.numel() == 0:
+            own.fill_(len(firsts))
+            firsts.append(index)
+            counts.append(own.numel())
+            continue
+        owner = int(taken.min())
+        key = found.keys[index] = found.keys[firsts[owner]]
+        if not own.numel() == counts[owner] == int((own == owner).sum()):
+            found.entangled.add(name)
+        widest = found.widest[key]
+        if own.numel() > owners.as_strided(*weights.elements(widest)).numel():
+            found.widest[key] = tensors[index]
+
+
+def taken_elsewhere(
+    calls: Sequence[Call], layers: Sequence[Layer | None], weights: Weights
+) -> set[str]:
+    """Paths of parameters that calls take otherwise than as the weight of a layer."""
+    found: set[str | None] = set()
+    for call, layer in zip(calls, layers, strict=True):
+        if layer is None:
+            own = call.target.parameters() if isinstance(call.target, nn.Module) else ()
+            found.update(map(weights.name, [*tensors_in((call.args, call.kwargs)), *own]))
+    return {name for name in found if name is not None}

@@ -1,10 +1,28 @@
-"""Rules for one weight, a whole network at a call, LSUV, and the paper's residual analysis."""
+"""Initialization: a whole network by one call, its methods, rules for one weight, and the paper's
+residual analysis.
+"""
 
 from mpelu.gaussian import residual_bound, residual_share
-from mpelu.init.factors import gain
 from mpelu.init.initialize import initialize_
-from mpelu.init.lsuv import lsuv_
+from mpelu.init.methods import (
+    LSUV,
+    METHODS,
+    MSRA,
+    Critical,
+    Deep,
+    Exact,
+    Fitted,
+    Gaussian,
+    Incoming,
+    Method,
+    Taylor,
+    Xavier,
+    find_method,
+    gain,
+    register_method,
+)
 from mpelu.init.operations import Step, register_operation
+from mpelu.init.planner import predict
 from mpelu.init.report import Report, Row
 from mpelu.init.rules import (
     exact_normal_,
@@ -13,19 +31,34 @@ from mpelu.init.rules import (
     taylor_normal_,
     xavier_normal_,
 )
-from mpelu.init.signal import Signal
+from mpelu.init.signal import Note, Signal
 
 __all__ = [
+    "LSUV",
+    "METHODS",
+    "MSRA",
+    "Critical",
+    "Deep",
+    "Exact",
+    "Fitted",
+    "Gaussian",
+    "Incoming",
+    "Method",
+    "Note",
     "Report",
     "Row",
     "Signal",
     "Step",
+    "Taylor",
+    "Xavier",
     "exact_normal_",
+    "find_method",
     "gain",
     "gaussian_",
     "initialize_",
-    "lsuv_",
     "msra_normal_",
+    "predict",
+    "register_method",
     "register_operation",
     "residual_bound",
     "residual_share",

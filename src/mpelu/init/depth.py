@@ -1,139 +1,269 @@
-"""What "deep" stands for, and what the report says about depth."""
+"""What depth does to a network: its gradients, how alike two inputs become, and the shapes of MPELU
+that keep them apart.
+
+The structure is read from the calls: what draws two inputs together (activations), what weighs
+several paths against each other (additions and concatenations) and what sets them apart again
+(batch norm). With it, `mpelu.theory` finds the beta at which two unrelated inputs come together to
+the target, C_f(0), wherever in the network they are closest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mpelu.graph import Call, Layer
-from mpelu.init.backward import chi_of, gradient_variances
-from mpelu.init.operations import added_signals, normalizes
-from mpelu.init.orthogonal import DISTRIBUTIONS
+import torch
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mpelu.elementwise import ElementwiseFunction, average, exponential, leaky, remembered
+from mpelu.graph import NORMS, Call, Layer
+from mpelu.init.operations import added_signals
 from mpelu.init.plan import Plan
+from mpelu.init.planner import Planned
 from mpelu.init.report import Report, Row
-from mpelu.init.shape import SHAPES, Structure
 from mpelu.init.signal import Signal
-from mpelu.theory.tailoring import Tailored
+from mpelu.modules import MPELU
+from mpelu.theory.shaping import Map, beta_for, network_correlation, tabulated_map
+
+CRITICAL_TARGET, TARGET = 0.5, 0.3
+"""C_f(0) that shapes are chosen for where the user doesn't say, with critical biases and without.
+
+Without them inputs are also pushed apart, so the same shape has a smaller C_f(0)."""
+LARGEST_BETA = 1.0
+"""Of shapes chosen without a target: shallow networks get no more curvature than ELU has."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """How weights are chosen, with nothing left to the method."""
-
-    rule: str
-    """As the report calls it."""
-    method: str
-    distribution: str
-    activation_shape: str | None
-
-
-def is_plain(calls: Sequence[Call]) -> bool:
-    """Whether a network has neither norms nor shortcuts, so that depth is left to its weights."""
-    return not any(
-        normalizes(call) or (len(call.fed_by) > 1 and added_signals(call)) for call in calls
-    )
-
-
-def choose(
-    calls: Sequence[Call],
-    method: str,
-    mode: str,
-    distribution: str | None,
-    activation_shape: str | None,
-) -> Choice:
-    """The choice for a network; arguments as for `initialize_`.
-
-    "deep" is the critical rule with orthogonal weights and shapes by depth in a plain network, and
-    the exact rule in one with norms or shortcuts.
-    """
-    fan = "fan_in" if mode == "balanced" else mode
-    rule = method if method in ("gaussian", "xavier", "deep") else f"{method} {fan}"
-    if method == "deep":
-        if is_plain(calls):
-            method, distribution = "critical", distribution or "orthogonal"
-            activation_shape = activation_shape or "depth"
-        else:
-            method, rule = "exact", f"deep: exact {fan}"
-    elif distribution == "orthogonal":
-        rule = f"{rule}, orthogonal"
-    if activation_shape == "tailored":
-        rule = f"{rule}, tailored"
-    return Choice(
-        rule=rule,
-        method=method,
-        distribution=distribution or "normal",
-        activation_shape=activation_shape,
-    )
-
-
-def check_choice(
-    method: str,
-    distribution: str | None,
-    activation_shape: str | None,
-    shape_target: float | None,
-) -> None:
-    """Raises ValueError for arguments that don't exist or don't go together."""
-    if distribution not in (None, *DISTRIBUTIONS):
-        raise ValueError(
-            f"initialize_: expected a distribution of {list(DISTRIBUTIONS)}, got {distribution!r}"
-        )
-    if activation_shape not in (None, *SHAPES):
-        raise ValueError(
-            f"initialize_: expected an activation_shape of {list(SHAPES)}, got {activation_shape!r}"
-        )
-    if activation_shape == "tailored" and method not in ("critical", "deep"):
-        raise ValueError(
-            f"initialize_: expected method critical or deep for activation_shape 'tailored', "
-            f"got {method}"
-        )
-    if shape_target is not None:
-        if activation_shape == "tailored":
-            raise ValueError(
-                "initialize_: expected no shape_target for activation_shape 'tailored', "
-                f"got {shape_target}"
-            )
-        if activation_shape is None and method != "deep":
-            raise ValueError("initialize_: expected activation_shape with shape_target, got None")
-        if not 0 < shape_target < 1:
-            raise ValueError(
-                f"initialize_: expected a shape_target above 0 and below 1, got {shape_target}"
-            )
-    if method == "lsuv" and (distribution is not None or activation_shape is not None):
-        raise ValueError(
-            "initialize_: expected neither distribution nor activation_shape with lsuv"
-        )
-
-
-def report_depth(
-    rows: Sequence[Row],
-    plans: Sequence[Plan],
-    calls: Sequence[Call],
-    layers: Sequence[Layer | None],
-    signals: Sequence[Signal],
-    critical: bool,
-    tailored: Tailored | None = None,
-) -> Report:
+def report_depth(rows: Sequence[Row], planned: Planned, sets_biases: bool) -> Report:
     """The report with what is predicted of gradients and correlations.
 
     Args:
         rows: one for each plan first.
-        plans: of the weights, in order.
-        calls: of the model.
-        layers: that the calls run.
-        signals: of every call, as the planner left them.
-        critical: whether layers have biases of the critical variance.
-        tailored: the shape of all MPELUs, if it is by the conditions of TAT.
+        planned: the plans, and what is predicted with them.
+        sets_biases: whether layers have biases of the critical variance.
     """
-    correlations = Structure(calls, layers, signals, critical, tailored).correlations()
-    gradients = gradient_variances(calls, layers, signals, {plan.index: plan for plan in plans})
+    correlations = Structure(planned, sets_biases).correlations()
+    gradients = gradient_variances(planned)
     found = list(rows)
-    for number, plan in enumerate(plans):
-        layer = layers[plan.index]
+    for number, plan in enumerate(planned.plans):
+        layer = planned.layers[plan.index]
         if layer is not None:
+            before = planned.signals[layer.fed]
+            chi = average(plan.std**2) * layer.fan_in * plan.reached * before.slope_before
             found[number] = replace(
                 rows[number],
                 gradient=gradients[plan.index],
-                chi=chi_of(plan, layer, signals[layer.fed]),
+                chi=chi,
                 correlation=correlations[plan.index],
             )
     return Report(tuple(found), max(correlations, default=0.0))
+
+
+def gradient_variances(planned: Planned) -> list[float | None]:
+    """Variance of the gradient at the output of each call, relative to that at the last call's.
+
+    None where it isn't known: before operations that change the number of elements in a way that
+    has no rule here, and where the calls have no shapes to tell by how much.
+    """
+    calls, layers, signals = planned.calls, planned.layers, planned.signals
+    plans = {plan.index: plan for plan in planned.plans}
+    found: list[float | None] = [None] * len(calls)
+    if calls:
+        found[-1] = 1.0
+    sums: list[float] = [0.0] * len(calls)
+    is_known = [True] * len(calls)
+    for index in range(len(calls) - 1, -1, -1):
+        if found[index] is None and is_known[index] and sums[index] > 0:
+            found[index] = sums[index]
+        here = found[index]
+        layer = layers[index]
+        for fed in set(calls[index].fed_by) if layer is None else (layer.fed,):
+            factor = None
+            if here is not None and layer is not None:
+                factor = _over_layer(layer, plans.get(index))
+            elif here is not None:
+                factor = _over_operation(index, fed, calls, signals)
+            if here is None or factor is None:
+                is_known[fed] = False
+            else:
+                sums[fed] += here * factor
+    return found
+
+
+def _over_layer(layer: Layer, plan: Plan | None) -> float | None:
+    """From the gradient's variance at a layer's output to that at its input."""
+    if plan is None:
+        return None
+    steps = 1 if layer.transposed else math.prod(layer.stride)
+    return average(plan.std**2) * layer.fan_out / steps * plan.reached
+
+
+def _over_operation(
+    index: int, fed: int, calls: Sequence[Call], signals: Sequence[Signal]
+) -> float | None:
+    """The same for any other call."""
+    call, before = calls[index], signals[index].before
+    if before is not None and before is not signals[fed].before:
+        return signals[index].slope_before
+    if isinstance(call.target, NORMS):
+        variance = average(signals[fed].variance)
+        return 1 / variance if variance > 0 else None
+    one, other = calls[fed].shape, call.shape
+    if one is None or other is None:
+        return 1.0 if call.kind != "average" else None
+    ratio = one.numel() / max(1, other.numel())
+    if ratio == 1:
+        return 1.0
+    return ratio**-2 if call.kind == "average" else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a call does to the correlation of two inputs."""
+
+    fed: tuple[int, ...] = ()
+    """Where it comes from; from nowhere, it is zero."""
+    weights: tuple[float, ...] = ()
+    """Of several paths."""
+    module: MPELU | None = None
+    """The MPELU whose shape can be chosen."""
+    map: Map | None = None
+    """Of an activation as it is."""
+
+
+class Structure:
+    """How correlations travel through a network.
+
+    Args:
+        planned: what is planned for the network.
+        sets_biases: whether layers have biases of the critical variance.
+    """
+
+    def __init__(self, planned: Planned, sets_biases: bool) -> None:
+        calls, layers, signals = planned.calls, planned.layers, planned.signals
+        # Biases of the critical variance need biases.
+        self._critical = sets_biases and any(
+            layer is not None
+            and signals[layer.fed].before is not None
+            and layer.bias is not None
+            and layer.bias.requires_grad
+            for layer in layers
+        )
+        self._places = [
+            _place(call, layer, signal, signals, self._critical)
+            for call, layer, signal in zip(calls, layers, signals, strict=True)
+        ]
+
+    @property
+    def modules(self) -> list[MPELU]:
+        """The MPELUs whose shape can be chosen."""
+        found = {id(each.module): each.module for each in self._places if each.module is not None}
+        return list(found.values())
+
+    def correlations(self, step: Map | None = None) -> list[float]:
+        """After every call, for two inputs that have none.
+
+        Args:
+            step: map of the MPELUs whose shape can be chosen; None for the shape they have.
+        """
+        found: list[float] = []
+        for place in self._places:
+            if not place.fed:
+                value = 0.0
+            elif place.weights:
+                total = sum(place.weights) or 1.0
+                pairs = zip(place.weights, place.fed, strict=True)
+                value = sum(weight * found[index] for weight, index in pairs) / total
+            else:
+                value = max(found[index] for index in place.fed)
+            if place.module is not None and step is not None:
+                value = step(value)
+            elif place.map is not None:
+                value = place.map(value)
+            found.append(value)
+        return found
+
+    def closest(self, step: Map | None = None) -> float:
+        """C_f(0): the largest correlation anywhere."""
+        return max(self.correlations(step), default=0.0)
+
+    def beta(self, target: float | None) -> float | None:
+        """beta that gives the target, with alpha = 1 / beta; None where shapes can stay.
+
+        Without a target, the default is an upper bound: shapes that keep below it stay.
+        """
+        if target is not None:
+            return beta_for(self.closest, target, self._critical)
+        bound = CRITICAL_TARGET if self._critical else TARGET
+        if self.closest() <= bound * (1 + 1e-6):  # also shapes that were chosen here before
+            return None
+        if network_correlation(self.closest, LARGEST_BETA, self._critical) <= bound:
+            return LARGEST_BETA
+        return beta_for(self.closest, bound, self._critical, LARGEST_BETA)
+
+
+def _place(
+    call: Call,
+    layer: Layer | None,
+    after: Signal,
+    signals: Sequence[Signal],
+    critical: bool,
+) -> _Place:
+    if call.target is None or not call.fed_by:
+        return _Place()
+    if layer is not None:
+        return _Place((layer.fed,))
+    if isinstance(call.target, _BatchNorm) or call.target is F.batch_norm:
+        # It takes the mean over the batch away, which is what unrelated inputs have in common.
+        return _Place()
+    before = after.before
+    if before is not None and before is not signals[call.fed_by[0]].before:
+        target = call.target
+        module = target if isinstance(target, MPELU) and _is_trained(target) else None
+        return _Place(fed=call.fed_by[:1], module=module, map=_map_of(before[0], critical))
+    if len(call.fed_by) > 1 and (added_signals(call) or call.kind == "join"):
+        return _Place(call.fed_by, tuple(average(signals[each].second) for each in call.fed_by))
+    return _Place(call.fed_by)
+
+
+def _is_trained(module: MPELU) -> bool:
+    return module.alpha.requires_grad and module.beta.requires_grad
+
+
+def _map_of(activation: ElementwiseFunction, critical: bool) -> Map:
+    """Map of an activation as it is; parameters that differ by channel are averaged."""
+    if activation.slope is not None:
+        activation = leaky(average(activation.slope))
+    elif activation.alpha is not None and activation.beta is not None:
+        activation = exponential(average(activation.alpha), average(activation.beta))
+    elif activation.channels > 1:  # the first channel stands for all
+        whole = activation
+
+        def first(y: torch.Tensor) -> torch.Tensor:
+            flat = y.reshape(-1, 1).expand(-1, whole.channels)
+            return whole.apply(flat)[:, 0].reshape(y.shape)
+
+        activation = replace(whole, apply=first, channels=1)
+    return remembered(
+        ("map", activation.key), (critical,), lambda: tabulated_map(activation, critical)
+    )
+
+
+@contextlib.contextmanager
+def shaped(modules: Sequence[MPELU], beta: float) -> Iterator[None]:
+    """Gives modules the shape (1 / beta, beta), and takes it back if an error is raised within."""
+    kept = [(each.alpha.detach().clone(), each.beta.detach().clone()) for each in modules]
+    try:
+        with torch.no_grad():
+            for each in modules:
+                each.alpha.fill_(1 / beta)
+                each.beta.fill_(beta)
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for each, (alpha, own_beta) in zip(modules, kept, strict=True):
+                each.alpha.copy_(alpha)
+                each.beta.copy_(own_beta)
+        raise

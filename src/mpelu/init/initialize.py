@@ -1,26 +1,25 @@
-"""Initialization of a whole network at one call."""
+"""Initialization of a whole network by one call."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrize
 
 from mpelu.graph import (
     Call,
     Inputs,
+    Key,
     Known,
     Weights,
     check_inputs,
     check_model,
-    collector_paused,
     evaluating,
     input_error,
     reason,
@@ -31,37 +30,23 @@ from mpelu.graph import (
     unchanged_on_error,
     unwrap,
 )
-from mpelu.init.depth import check_choice, choose, report_depth
-from mpelu.init.filling import fill_all_, fill_bias_, reset_norms_, zero_biases_, zero_weights
+from mpelu.init.depth import Structure, report_depth, shaped
+from mpelu.init.fill import fill_all_, reset_norms_, zero_weights
 from mpelu.init.lsuv import lsuv_
-from mpelu.init.measuring import balance_gradients_, measure_
+from mpelu.init.measure import Measured, balance_gradients_, measure_
+from mpelu.init.methods import LSUV, Deep, Fitted, Method, find_method
 from mpelu.init.operations import is_known
-from mpelu.init.plan import FITTED, Plan
-from mpelu.init.planner import Planner
+from mpelu.init.planner import plan
 from mpelu.init.report import Report, rows_of
-from mpelu.init.reuse import embedded_stds
-from mpelu.init.rules import GAUSSIAN_STD, MODES
-from mpelu.init.shape import Structure, shaped
-from mpelu.init.tailoring import Tailoring, fill_shifts_, tailor
-
-NETWORK_MODES = (*MODES, "balanced")
-
-METHODS = ("taylor", "exact", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
 
 
 def initialize_(
     model: nn.Module,
-    example_inputs: Inputs | None = None,
-    method: str = "exact",
-    mode: str = "balanced",
-    generator: torch.Generator | None = None,
+    inputs: Inputs | None = None,
+    method: str | Method = "exact",
     *,
-    std: float | None = None,
     input_shape: Sequence[Any] | None = None,
-    distribution: str | None = None,
-    activation_shape: str | None = None,
-    shape_target: float | None = None,
-    keep_zeros: bool = True,
+    generator: torch.Generator | None = None,
 ) -> Report:
     """Sets every weight of a network by the activation that feeds it.
 
@@ -71,41 +56,25 @@ def initialize_(
 
     Args:
         model: any network, also inside DistributedDataParallel or torch.compile.
-        example_inputs: one tensor, a tuple of positional or a dict of keyword arguments. With
-            them the moments of the inputs count, pooling knows its sizes, the report has measured
-            variances, and weights whose prediction fails are scaled by measurement; the price is
-            two forward passes, and memory for a copy of the model: any error leaves it unchanged.
+        inputs: what to call the model with: one tensor, a tuple of positional or a dict of keyword
+            arguments. With them the moments of the inputs count, pooling knows its sizes, the
+            report has measured variances, and weights whose prediction fails are scaled by
+            measurement. The price is two forward passes, and memory for a copy of the model: any
+            error leaves it unchanged.
         method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
-            paper's rule; "critical", which keeps the variance of gradients by the weights and
-            that of the signal by the biases; "deep", which is critical and orthogonal with shapes
-            by depth in a network without norms and shortcuts, and exact in any other; "msra",
-            "xavier", "gaussian" or "lsuv" (see `lsuv_`; takes example_inputs as its batch).
-        mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" is "fan_in", and
-            with example_inputs also scales weights that end in a norm, which takes their scale out
-            of the signal, until their gradients come near the last weight's: for one more pass,
-            forward and backward. Ignored by xavier, gaussian and lsuv.
-        generator: of the random numbers.
-        std: standard deviation for method "gaussian" (default: 0.01).
+            paper's rule; "critical", which keeps the variance of gradients by the weights and that
+            of the signal by the biases; "deep", for plain networks of hundreds of layers; "msra",
+            "xavier", "gaussian" or "lsuv"; or an object with options of its own, such as
+            `Exact(mode="fan_out", distribution="orthogonal")`, `Deep(target=0.4)`,
+            `Gaussian(std=0.05)` or a method of your own (see `register_method`).
         input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
-            shapes for several inputs. Instead of example_inputs, for models that torch.fx can't
+            shapes for several inputs. Use it in place of inputs for models that torch.fx can't
             trace, and for predictions that know the size of each map. Nothing is run, unless an
             operation of the model has no rule for shapes alone.
-        distribution: "normal", or "orthogonal": orthogonal matrices, in the middle of the kernel
-            for convolutions of stride one. None for the method's own, which is normal for all but
-            "deep".
-        activation_shape: "depth" sets alpha and beta of every trained MPELU, with alpha beta = 1
-            and a beta that fits the depth of the network: two unrelated inputs leave the network
-            with a correlation of `shape_target`. "tailored", with "critical" or "deep", sets them,
-            gains and constant biases by the conditions of TAT, in a chain of layers with biases
-            and MPELUs. None leaves them as they are, except for "deep".
-        shape_target: C_f(0), above 0 and below 1. None for at most 0.5 with method "critical" and
-            "deep" and 0.3 with all others, and beta at most 1; shapes below that stay.
-        keep_zeros: whether weights that are zero throughout, such as the last one of a residual
-            branch or the scale of its norm, are taken to be so by design and stay zero. False sets
-            them like all others; so does a model in which every weight is zero.
+        generator: random number generator to draw from.
 
     Returns:
-        A row for each weight; print it for a table.
+        A report with a row for each weight; print it for a table.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.Linear(64, 10))
@@ -113,110 +82,66 @@ def initialize_(
         >>> round(report.rows[1].predicted, 6)
         1.0
     """
-    if method not in METHODS:
-        raise ValueError(f"initialize_: expected a method of {list(METHODS)}, got {method!r}")
-    if mode not in NETWORK_MODES:
-        raise ValueError(f"initialize_: expected a mode of {list(NETWORK_MODES)}, got {mode!r}")
-    if std is not None and method != "gaussian":
-        raise ValueError(f"initialize_: expected method gaussian with std, got {method}")
-    std = GAUSSIAN_STD if std is None else std
-    if not (math.isfinite(std) and std >= 0):
-        raise ValueError(f"initialize_: expected std >= 0, got {std}")
-    if example_inputs is not None and input_shape is not None:
-        raise ValueError("initialize_: expected example_inputs or input_shape, got both")
+    chosen = find_method(method)
+    if inputs is not None and input_shape is not None:
+        raise ValueError("initialize_: expected inputs or input_shape, got both")
     _check_shape(input_shape)
-    check_choice(method, distribution, activation_shape, shape_target)
-    if method == "lsuv":
-        if example_inputs is None:
-            raise ValueError("initialize_: expected example_inputs for lsuv, got None")
-        return lsuv_(model, example_inputs, generator=generator, keep_zeros=keep_zeros)
     model = unwrap(model)
     parameters = check_model("initialize_", model, generator)
-    zeros = zero_weights(model, parameters) if keep_zeros else None
+    zeros = zero_weights(model, parameters) if chosen.keep_zeros else None
+    if chosen.needs_inputs and inputs is None:
+        raise ValueError(f"initialize_: {chosen.name} requires inputs, got None")
+    if isinstance(chosen, LSUV) and inputs is not None:
+        return lsuv_(model, parameters, inputs, chosen, zeros, generator)
     # Reading a weight may change what its parametrization keeps.
     parametrizations = _parametrizations(model)
     with evaluating(parametrizations):
-        calls, weights = _calls(model, example_inputs, input_shape)
-    choice = choose(calls, method, mode, distribution, activation_shape)
-    critical = choice.method == "critical"
-
-    def plan(
-        tailoring: Tailoring | None = None, embedded: Mapping[str, float] | None = None
-    ) -> tuple[list[Plan], Planner]:
-        planner = Planner(
-            calls,
-            weights,
-            choice.method,
-            mode,
-            std,
-            choice.distribution,
-            tailoring,
-            embedded,
-            zeros,
-        )
-        with collector_paused():
-            plans = planner.run()
-        _check_finite(plans)
-        if embedded is None and (changed := embedded_stds(calls, weights, plans)):
-            return plan(tailoring, changed)
-        return plans, planner
-
-    measured: dict[int, float] = {}
-    scaled: set[int] = set()
-    balanced: set[int] = set()
-    tailoring: Tailoring | None = None
+        calls, weights = _calls(model, inputs, input_shape)
+    used = chosen.in_network(calls)
+    has_shapes = isinstance(used, Fitted) and used.shapes
     with contextlib.ExitStack() as guards:
         guards.enter_context(evaluating(parametrizations))
-        plans, planner = plan()
-        if choice.activation_shape is not None:
-            structure = Structure(calls, planner.layers, planner.signals, critical)
-            if activation_shape is not None and not structure.modules:
+        planned = plan(calls, weights, used, zeros)
+        if isinstance(used, Fitted) and used.shapes:
+            structure = Structure(planned, used.sets_biases)
+            if not structure.modules and not isinstance(used, Deep):
                 raise ValueError(
-                    "initialize_: expected a trained MPELU for activation_shape, got none"
+                    f"initialize_: {used.name} with shapes requires a trained MPELU, found none"
                 )
-            beta = None
-            if choice.activation_shape == "tailored":
-                tailoring = tailor(calls, planner.layers, planner.signals, structure)
-                beta = tailoring.shape.beta
-            elif structure.modules:
-                try:
-                    beta = structure.beta(shape_target)
-                except ValueError as error:
-                    raise ValueError(f"initialize_: shape_target: {error}") from error
+            try:
+                beta = structure.beta(used.target) if structure.modules else None
+            except ValueError as error:
+                raise ValueError(f"initialize_: target: {error}") from error
             if beta is not None:
                 guards.enter_context(shaped(structure.modules, beta))
-                plans, planner = plan(tailoring)
+                planned = plan(calls, weights, used, zeros)
         # No weight has been written so far.
-        if example_inputs is not None:
+        if inputs is not None:
             guards.enter_context(unchanged_on_error(model))
         elif (
-            choice.distribution == "orthogonal"
+            used.distribution == "orthogonal"
             or not all(map(_is_plain, parameters.values()))
-            or any(plan.is_inverted for plan in plans)
+            or any(each.is_inverted for each in planned.plans)
         ):
             # Drawing normal numbers into plain parameters can't fail, and copies take time.
             guards.enter_context(restored_on_error([*model.parameters(), *model.buffers()]))
-        fill_all_(plans, parameters, weights, choice, std, generator)
+        is_orthogonal = used.distribution == "orthogonal"
+        fill_all_(planned.plans, parameters, weights, is_orthogonal, generator)
         reset_norms_(model, zeros or ())
-        zero_biases_(plan.bias for plan in plans if not plan.left)
-        for each in plans:
-            fill_bias_(each.bias, each.bias_std, generator)
-        fill_shifts_(plans, weights)
-        if example_inputs is not None:
-            measured, scaled = measure_(model, example_inputs, plans, choice.method)
-            if mode == "balanced" and choice.method in FITTED:
-                balanced = balance_gradients_(model, example_inputs, plans, measured, weights)
-    for each in plans:
+        outcomes: dict[Key, Measured] = {}
+        if inputs is not None:
+            outcomes = measure_(model, inputs, planned.plans, used.reads_moments)
+            if used.balances:
+                plans = balance_gradients_(model, inputs, planned.plans, outcomes, weights)
+                planned = replace(planned, plans=plans)
+    for each in planned.plans:
         if each.is_inverted:
             weights.refresh(each.name)
-    rows = rows_of(
-        model, parameters, weights, plans, choice.rule, measured, scaled, balanced, zeros or ()
-    )
-    if critical or choice.activation_shape is not None:
-        shape = None if tailoring is None else tailoring.shape
-        depth = report_depth(rows, plans, calls, planner.layers, planner.signals, critical, shape)
-        return replace(depth, rule=choice.rule)
-    return Report(rows, rule=choice.rule)
+    rule = used.label if used is chosen else f"{chosen.name}: {used.label}"
+    rows = rows_of(model, parameters, weights, planned.plans, rule, outcomes, zeros or ())
+    if used.sets_biases or has_shapes:
+        return replace(report_depth(rows, planned, used.sets_biases), rule=rule)
+    return Report(rows, rule=rule)
 
 
 def _is_plain(parameter: nn.Parameter) -> bool:
@@ -242,8 +167,8 @@ def _calls(
                 return trace(model), weights
         except Exception as error:
             raise ValueError(
-                "initialize_: expected example_inputs or input_shape for a model that torch.fx "
-                f"cannot trace, got None: {reason(error)}"
+                "initialize_: a model that torch.fx can't trace requires inputs or input_shape: "
+                f"{reason(error)}"
             ) from error
     check_inputs("initialize_", inputs)
     try:
@@ -304,16 +229,3 @@ def _record_zeros(model: nn.Module, inputs: Inputs, known: Known) -> tuple[list[
     """As `record_shapes`, from a pass; the values of its inputs don't count."""
     calls, weights = record(model, inputs, known=known)
     return [replace(call, args=()) if call.target is None else call for call in calls], weights
-
-
-def _check_finite(plans: Sequence[Plan]) -> None:
-    for plan in plans:
-        if isinstance(plan.std, Tensor):
-            is_finite = bool(plan.std.isfinite().all())
-        else:
-            is_finite = math.isfinite(plan.std)
-        if plan.is_trained and not is_finite:
-            raise ValueError(
-                f"initialize_: expected finite moments before {plan.name}, got a standard "
-                f"deviation of {plan.std}; register a rule for what feeds it"
-            )

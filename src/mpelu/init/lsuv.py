@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,30 +11,22 @@ from torch import Tensor, nn
 from mpelu.graph import (
     Call,
     Inputs,
+    Key,
     Layer,
     Weights,
     check_inputs,
-    check_model,
     input_error,
     is_zero,
     layer_of,
     record,
     unchanged_on_error,
-    unwrap,
 )
-from mpelu.init.filling import reset_norms_, zero_biases_, zero_weights
-from mpelu.init.measuring import FEW_OUTPUTS, mean_square_of, variance_of
+from mpelu.init.fill import reset_norms_, zero_biases_
+from mpelu.init.measure import FEW_OUTPUTS, Measured, mean_square_of, variance_of
+from mpelu.init.methods import LSUV
 from mpelu.init.plan import PART_NOTE
-from mpelu.init.planner import Planner
+from mpelu.init.planner import plan
 from mpelu.init.report import Report, rows_of
-from mpelu.init.reuse import Key
-
-
-def _one_batch(batches: Inputs | Sequence[Inputs]) -> Inputs:
-    """Several batches of one tensor each joined to one; anything else as it is."""
-    if isinstance(batches, list) and batches and all(isinstance(b, Tensor) for b in batches):
-        return torch.cat(batches)
-    return batches
 
 
 class _NotReached(RuntimeError):
@@ -42,58 +35,33 @@ class _NotReached(RuntimeError):
 
 def lsuv_(
     model: nn.Module,
-    batches: Inputs | Sequence[Inputs],
-    tolerance: float = 0.02,
-    max_rounds: int = 20,
-    generator: torch.Generator | None = None,
-    *,
-    keep_zeros: bool = True,
+    parameters: Mapping[str, nn.Parameter],
+    inputs: Inputs,
+    method: LSUV,
+    zeros: Collection[str] | None,
+    generator: torch.Generator | None,
 ) -> Report:
-    """Orthonormal weights, each layer scaled until its output has unit variance; with one or two
-    outputs, a mean square of one.
-
-    One forward pass does it all: where the pass reaches a layer everything below is done, so the
-    layer is run again on the input at hand until it is done too, and the pass goes on. Batch norm
-    uses the statistics of the batch and dropout is off. What doesn't require gradients stays as it
-    is.
+    """Scales each layer until its output on the inputs has unit variance, in one forward pass.
 
     Args:
-        model: any network, also inside DistributedDataParallel or torch.compile.
-        batches: what to call the model with: one tensor, a tuple of positional or a dict of keyword
-            arguments; or a list of tensors, which are joined to one batch.
-        tolerance: how far from one a variance may stay.
-        max_rounds: how often a layer may be scaled before giving up.
-        generator: of the random numbers.
-        keep_zeros: whether weights that are zero throughout stay zero (see `initialize_`).
-
-    Returns:
-        A row for each weight, whose measured variance is the one reached.
+        model: the network.
+        parameters: its parameters, by path.
+        inputs: what to call it with.
+        method: tolerance and number of rounds.
+        zeros: paths of parameters that stay zero; None if all are set.
+        generator: random number generator to draw from.
 
     Raises:
         RuntimeError: if a layer doesn't get there. The model is then as it was, as after any error.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.Linear(64, 64))
-        >>> report = lsuv_(model, torch.randn(256, 64))
-        >>> all(abs(row.measured - 1) < 0.02 for row in report.rows)
-        True
     """
-    if not tolerance > 0:
-        raise ValueError(f"lsuv_: expected tolerance > 0, got {tolerance}")
-    if max_rounds < 1:
-        raise ValueError(f"lsuv_: expected max_rounds >= 1, got {max_rounds}")
-    model = unwrap(model)
-    parameters = check_model("lsuv_", model, generator)
-    zeros = zero_weights(model, parameters) if keep_zeros else None
-    batch = _one_batch(batches)
-    check_inputs("lsuv_", batch)
+    check_inputs("initialize_", inputs)
     known = Weights(model)
-    reached: dict[Key, float] = {}
+    reached: dict[Key | None, float] = {}
     done: dict[str, list[Tensor]] = {}
     """Weights by the path of their parameter."""
     inverted: dict[str, bool] = {}
     """By the path of each parameter that a weight is computed from: whether it can be set."""
-    filled: set[Key] = set()
+    filled: set[Key | None] = set()
     written: set[int] = set()
 
     def new_layer(call: Call) -> Layer | None:
@@ -104,7 +72,7 @@ def lsuv_(
         if any(known.overlap(layer.weight, other) for other in done.get(name, ())):
             return None
         is_kept = zeros is not None and (
-            not zeros.isdisjoint(known.originals(name))
+            any(each in zeros for each in known.originals(name))
             or (known.is_part(layer.weight) and is_zero(layer.weight))
         )
         return None if is_kept else layer
@@ -144,10 +112,10 @@ def lsuv_(
         observe = mean_square_of if layer.out_channels <= FEW_OUTPUTS else variance_of
         variance = observe(output)
         rounds = 0
-        while is_set(weight) and not abs(variance - 1) <= tolerance:
-            if rounds == max_rounds or not 0 < variance < float("inf"):
+        while is_set(weight) and not abs(variance - 1) <= method.tolerance:
+            if rounds == method.max_rounds or not 0 < variance < float("inf"):
                 raise _NotReached(
-                    f"lsuv_: expected a variance within {tolerance} of 1 after "
+                    f"lsuv: expected a variance within {method.tolerance} of 1 after "
                     f"{known.name(weight)}, got {variance:g} in {rounds} rounds"
                 )
             weight.div_(variance**0.5)
@@ -163,18 +131,22 @@ def lsuv_(
         reset_norms_(model, zeros or ())
         try:
             calls, weights = record(
-                model, batch, before=start, after=scale, written=written, weights=known
+                model, inputs, before=start, after=scale, written=written, weights=known
             )
         except _NotReached:
             raise
         except Exception as error:
-            raise input_error("lsuv_", batch, error) from error
-        plans = Planner(calls, weights, "lsuv", "fan_in", zeros=zeros).run()
-        for plan in plans:
-            if plan.is_trained and not plan.left and plan.key not in filled:
-                plan.left = PART_NOTE
-    measured = {index: reached[plan.key] for index, plan in enumerate(plans) if plan.key in reached}
+            raise input_error("initialize_", inputs, error) from error
+        plans = [
+            replace(each, left=PART_NOTE)
+            if each.is_trained and not each.left and each.key not in filled
+            else each
+            for each in plan(calls, weights, method, zeros).plans
+        ]
     for name in inverted:
         known.refresh(name)
-    rows = rows_of(model, parameters, weights, plans, "lsuv", measured, zeros=zeros or ())
-    return Report(rows, rule="lsuv")
+    outcomes = {
+        key: Measured(variance=variance) for key, variance in reached.items() if key is not None
+    }
+    rows = rows_of(model, parameters, weights, plans, method.label, outcomes, zeros or ())
+    return Report(rows, rule=method.label)

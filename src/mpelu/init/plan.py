@@ -1,23 +1,23 @@
-"""What is planned for one weight, and the notes that a plan can carry."""
+"""What is planned for one weight, and what can be noted about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from mpelu.elementwise import Value
+from mpelu.graph import Key
 from mpelu.init.signal import Note, Source
-
-FITTED = ("taylor", "exact", "critical", "msra")
-"""Methods that read the moments of what feeds a weight."""
 
 LARGEST = 10.0
 """Variance above which first-order rules give way to the exact one, with inputs or shapes."""
 
 OFF = 2.0
 """A row has a note where two variances that should agree differ by more than this factor."""
+
+SCALELESS = 1e12
+"""A doubted prediction isn't believed where a mean square is this far from one, either way."""
 
 NOISE_NOTE = Note("its parametrization can't take random values of mean zero; left as it was")
 REUSED_NOTE = Note("at a later use its output has another variance", lasts=True)
@@ -32,11 +32,9 @@ MEAN_NOTE = Note(
     lasts=True,
 )
 UNEVEN_NOTE = Note("its variance differs between the halves of the batch", lasts=True)
-ZERO_NOTE = Note("zero before the call; stays zero (keep_zeros=False sets it)")
+ZERO_NOTE = Note("zero before the call; stays zero (a method with keep_zeros=False sets it)")
 COMPUTED_ZERO_NOTE = Note("other parameters make the weight computed from it zero; left as it was")
 ZEROS_NOTE = Note("fed by zeros; taken as of unit variance")
-SCALELESS = 1e12
-"""A doubted prediction isn't believed where a mean square is this far from one, either way."""
 SCALELESS_NOTE = Note(
     "what feeds it has no scale that could be predicted; taken as of unit variance"
 )
@@ -49,14 +47,8 @@ CAPPED_NOTE = Note(
 )
 
 
-def tangent_note(name: str) -> Note:
-    """Of an activation that has no slope at zero for a first-order rule."""
-    said = "its tangents at zero vanish; its exact second moment was used"
-    return Note(f"{name}: {said}", f"of its activation: {said}", lasts=True)
-
-
 def hook_note(name: str) -> Note:
-    """Of a module whose weight isn't known."""
+    """A note about a module whose weight isn't known."""
     return Note(
         f"fed by {name}, whose weight a hook computes",
         "fed by modules whose weight a hook computes",
@@ -65,35 +57,40 @@ def hook_note(name: str) -> Note:
 
 
 def changed_note(name: str) -> Note:
-    """Of a module whose output isn't known."""
+    """A note about a module whose output isn't known."""
     return Note(
         f"fed by {name}, whose output a hook may change",
         "fed by modules whose output a hook may change",
     )
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """What to do with one weight."""
 
     name: str
     """Path of the parameter."""
+    key: Key
+    index: int
+    """The first call that uses it."""
     weight: Tensor
     """As the layer takes it: the parameter, a view of it, or a tensor computed from it."""
-    key: tuple[str, int, torch.Size] | None
-    """Tells it from other weights in any pass."""
     bias: Tensor | None
     is_trained: bool
     sources: tuple[Source, ...]
+    """What feeds the layer."""
     fan: float | None
+    """n of the rule."""
     std: Value
     """A number, or one for each group of the layer."""
-    predicted: float | None
+    bias_std: float = 0.0
+    """Standard deviation of the layer's biases."""
+    predicted: float | None = None
     """Variance of the layer's output; None if it can't be observed."""
-    doubts: tuple[Note | str, ...] = ()
-    written: Tensor | None = None
-    """The widest of the uses that share elements; None for `weight`."""
-    is_free: bool = False
+    doubts: tuple[Note, ...] = ()
+    widest: Tensor | None = None
+    """The use that takes the most elements, of those that share some; None for `weight`."""
+    ends_in_norm: bool = False
     """Whether all that the weight computes goes to norms, so that its scale doesn't change the
     signal."""
     is_computed: bool = False
@@ -104,16 +101,8 @@ class Plan:
     """Whether the parameters are found from the weight, by the inverse of a parametrization."""
     left: Note | None = None
     """Why the parameter is left as it was."""
-    bias_std: float = 0.0
-    """Of the layer's biases."""
-    shift: float = 0.0
-    """Constant part of the biases."""
-    offset: float = 0.0
-    """Added to every input of the layer, by its biases."""
     groups: int = 1
     is_delta: bool = False
     """Whether an orthogonal weight has its matrix in the middle of the kernel."""
     reached: float = 1.0
     """Share of the layer's inputs that are not padding."""
-    index: int = 0
-    """Of the call that uses it first."""

@@ -1,31 +1,58 @@
-"""The standard deviation of every weight of a model, before any is changed."""
+"""Plans the standard deviation of every weight of a model, before any is changed.
+
+One walk over the calls of the model, in order, with the moments of what flows between them:
+a layer takes the moments of its input and gets a plan; any other operation passes them on by its
+rule; an addition shares the target variance among the layers that end in it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from mpelu.elementwise import LINEAR, Value, average
-from mpelu.graph import WEIGHT_HOOKS, Call, Layer, Weights, is_zero, layer_of
-from mpelu.init.factors import has_no_tangent, msra_factor, safe_taylor_factor
-from mpelu.init.maps import (
+from mpelu.graph import (
+    WEIGHT_HOOKS,
+    Call,
+    Key,
+    Layer,
+    Weights,
+    collector_paused,
+    is_zero,
+    layer_of,
+    taken_elsewhere,
+    uses_of,
+)
+from mpelu.init.fill import has_delta, limits
+from mpelu.init.layers import (
     PADDING_NOTE,
+    Profile,
+    after_fixed,
+    after_random,
+    by_group,
+    deviation,
+    flat,
     is_small,
     pads_small,
-    spread_share,
+    recurrent_plans,
+    resized,
     step_after,
-    surrounded,
+    through_layer,
+    through_operation,
 )
-from mpelu.init.operations import Step, added_signals, ends_in_norm, pads_zeros, propagate
-from mpelu.init.operations.products import embedding_weight
-from mpelu.init.orthogonal import has_delta
-from mpelu.init.outputs import TARGET, after_fixed, after_random, by_group, deviation
+from mpelu.init.methods import TARGET, AsTheyAre, Incoming, Method
+from mpelu.init.operations import (
+    Step,
+    added_signals,
+    embedding_weight,
+    ends_in_norm,
+    propagate,
+)
 from mpelu.init.plan import (
     CAPPED_NOTE,
     COMPUTED_ZERO_NOTE,
@@ -43,79 +70,91 @@ from mpelu.init.plan import (
     Plan,
     changed_note,
     hook_note,
-    tangent_note,
 )
-from mpelu.init.recurrent import recurrent_plans
-from mpelu.init.reuse import Key, taken_elsewhere, uses_of
-from mpelu.init.rules import GAUSSIAN_STD, fan_of, limits
-from mpelu.init.signal import Note, Profile, Signal, Source, doubted, flat, padded, resized
-from mpelu.init.tailoring import Tailoring
+from mpelu.init.signal import Note, Signal, Source, doubted
 
 
-class Planner:
-    """Walks the calls of a model once, with one signal per call.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """What is planned for a model, and predicted of it."""
+
+    calls: Sequence[Call]
+    layers: Sequence[Layer | None]
+    """The layer that each call runs."""
+    signals: Sequence[Signal]
+    """The moments after each call."""
+    plans: Sequence[Plan]
+    """One for each weight that the calls use, in order."""
+
+
+def plan(
+    calls: Sequence[Call],
+    weights: Weights,
+    method: Method,
+    zeros: Collection[str] | None = None,
+) -> Planned:
+    """Plans all weights.
 
     Args:
-        calls: of the model, in order.
+        calls: calls of the model, in order.
         weights: which tensors are parameters.
-        method: as for `initialize_`.
-        mode: as for `initialize_`.
-        std: for method "gaussian".
-        distribution: as for `initialize_`.
-        tailoring: of a chain, for activation_shape "tailored".
-        embedded: deviations that weights of embeddings will have, by path.
+        method: how the scale of a weight follows from what feeds it.
         zeros: paths of parameters that stay zero; None if all are set.
+
+    Raises:
+        ValueError: if the moments before a weight aren't finite.
     """
+    with collector_paused(), torch.no_grad():
+        planned = _Walk(calls, weights, method, zeros, {}).run()
+        # A weight that is an embedding as well feeds the model with its new deviation.
+        if embedded := _embedded_stds(calls, weights, planned.plans):
+            planned = _Walk(calls, weights, method, zeros, embedded).run()
+    return planned
+
+
+def predict(calls: Sequence[Call], weights: Weights) -> Planned:
+    """What is predicted of a model whose weights stay as they are."""
+    return plan(calls, weights, AsTheyAre())
+
+
+class _Walk:
+    """One walk over the calls. What it decides about a weight or a call is not changed later, but
+    for the share of an addition, which is known where the addition is reached."""
 
     def __init__(
         self,
         calls: Sequence[Call],
         weights: Weights,
-        method: str,
-        mode: str,
-        std: float = GAUSSIAN_STD,
-        distribution: str = "normal",
-        tailoring: Tailoring | None = None,
-        embedded: Mapping[str, float] | None = None,
-        zeros: Collection[str] | None = None,
+        method: Method,
+        zeros: Collection[str] | None,
+        embedded: Mapping[str, float],
     ) -> None:
-        self._zeros = zeros
-        self._calls, self._weights = calls, weights
-        self._is_orthogonal = distribution == "orthogonal"
-        self._tailoring = tailoring
-        self._method, self._mode, self._gaussian_std = method, mode, std
-        self._factor = msra_factor if method == "msra" else safe_taylor_factor
-        self.layers = [layer_of(call) for call in calls]
-        """Of every call that runs one."""
-        self._shapes = [call.shape for call in calls]
-        self._keys, self._widest, self._entangled = uses_of(self.layers, weights)
+        self._calls, self._weights, self._method = calls, weights, method
+        self._zeros, self._embedded = zeros, embedded
+        self._is_orthogonal = method.distribution == "orthogonal" and not method.keeps_weights
+        self._layers = [layer_of(call) for call in calls]
+        self._keys, self._widest, self._entangled = uses_of(self._layers, weights)
         self._all_uses = Counter(self._keys)
-        self._uses: Counter[Key] = Counter()
-        """So far."""
-        self._embedded = embedded or {}
+        self._uses: Counter[Key | None] = Counter()  # so far
         self._consumers: dict[int, list[int]] = {}
         for index, call in enumerate(calls):
             for fed in call.fed_by:
                 self._consumers.setdefault(fed, []).append(index)
-        self._last = max(
-            (index for index, layer in enumerate(self.layers) if layer is not None), default=0
-        )
+        used = (index for index, layer in enumerate(self._layers) if layer is not None)
+        self._last = max(used, default=0)
+        self._shapes = [call.shape for call in calls]
         self._knows_shapes = any(shape is not None for shape in self._shapes)
         self._additions = sum(len(call.fed_by) > 1 and added_signals(call) for call in calls)
-        self.signals: list[Signal] = []
-        """Of every call, once `run` is done."""
+        self._signals: list[Signal] = []
+        self._shares: dict[int, float] = {}
+        """What an addition leaves of the variance of the signals that end in it, by call."""
         self._profiles: list[Profile] = []
         self._steps: list[float] = []
         """Pixels of the input between neighbours on a map, where shapes are not known."""
-        self._plans: dict[int, list[Plan]] = {}
-        """By the index of the call."""
-        self._of_weight: dict[Any, Plan] = {}
-        """By the key of the weight."""
+        self._plans: dict[Key, Plan] = {}
 
-    @torch.no_grad()
-    def run(self) -> list[Plan]:
-        """One plan for each weight the calls use, in order."""
-        for index, (call, layer) in enumerate(zip(self._calls, self.layers, strict=True)):
+    def run(self) -> Planned:
+        for index, (call, layer) in enumerate(zip(self._calls, self._layers, strict=True)):
             if layer is not None:
                 signal, profile = self._through_layer(index, call, layer)
             else:
@@ -124,193 +163,214 @@ class Planner:
                 self._steps.append(step_after(call, layer, self._step(call)))
             if signal.layer is not None and len(self._consumers.get(index, ())) > 1:
                 signal = replace(signal, layer=None)
-            self.signals.append(signal)
+            self._signals.append(signal)
             self._profiles.append(profile)
-        if self._mode == "balanced" and self._knows_shapes:
-            self._free()
-        return [plan for plans in self._plans.values() for plan in plans]
+        if self._knows_shapes and self._method.balances:
+            self._mark_ends()
+        for each in self._plans.values():
+            _check_finite(each)
+        return Planned(
+            calls=self._calls,
+            layers=self._layers,
+            signals=[self._signal(index) for index in range(len(self._calls))],
+            plans=list(self._plans.values()),
+        )
 
-    def _free(self) -> None:
-        """Notes which weights end in a norm wherever they are used."""
-        kept = self._entangled | taken_elsewhere(self._calls, self.layers, self._weights)
-        free: dict[Key, bool] = {}
-        for index, key in enumerate(self._keys):
-            if key is not None and free.get(key, True):
-                ends = ends_in_norm(index, self._calls, self._consumers)
-                free[key] = ends and key[0] not in kept
-        for key, plan in self._of_weight.items():
-            plan.is_free = free.get(key, False)
+    def _signal(self, index: int) -> Signal:
+        """The signal after a call, with its share if an addition was reached."""
+        signal, share = self._signals[index], self._shares.get(index)
+        return signal if share is None else replace(signal, variance=signal.variance * share)
 
-    def _is_hooked(self, call: Call) -> bool:
-        """Whether a hook, which torch.fx doesn't show, may change what a module returns."""
-        module = call.target
-        if self._knows_shapes or not isinstance(module, nn.Module):
-            return False
-        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        return not all(isinstance(hook, WEIGHT_HOOKS) for hook in hooks)
-
-    def _step(self, call: Call) -> float:
-        return max((self._steps[fed] for fed in call.fed_by), default=1.0)
+    # Layers
 
     def _through_layer(self, index: int, call: Call, layer: Layer) -> tuple[Signal, Profile]:
-        signal = self.signals[layer.fed]
-        if self._method in ("exact", "critical") and _is_astray(signal, signal.second):
-            doubts = (SCALELESS_NOTE, *signal.doubts)[:4]
-            signal = Signal(0.0, 1.0, 1.0, signal.sources, signal.channels, doubts=doubts)
-        elif self._method in ("taylor", "msra") and _is_astray(signal, signal.factor):
-            doubts = (SCALELESS_NOTE, *signal.doubts)[:4]
-            signal = replace(signal, factor=1.0, doubts=doubts)
+        signal = self._into_layer(layer)
+        fed = self._profiles[layer.fed]
+        is_delta = self._is_orthogonal and has_delta(layer)
+        profile, reached = (
+            (resized(fed, call.shape), 1.0) if is_delta else through_layer(layer, fed, call.shape)
+        )
+        key = self._keys[index]
+        is_trained = key is not None and self._weights.is_trained(layer.weight)
+        self._uses[key] += 1
+        is_first = key is not None and key not in self._plans
+        if key is not None and is_first:
+            self._plans[key] = self._plan(index, layer, signal, reached, is_delta, is_trained)
+        found = None if key is None else self._plans[key]
+        is_random = is_trained and found is not None and not found.is_fixed
+        mean: Value
+        variance: Value
+        if is_random and found is not None:
+            mean, variance = after_random(layer, signal, reached, found.std)
+            variance = variance + found.bias_std**2
+        else:
+            now = replace(layer, weight=self._weights.again(layer.weight))
+            is_left = found is not None and found.left is not None
+            mean, variance = after_fixed(now, signal, keeps_bias=is_left)
+        after = Signal(
+            mean=mean,
+            variance=variance,
+            sources=(Source("linear", LINEAR),),
+            channels=layer.out_channels,
+            layer=index if is_random and self._may_share(index) else None,
+            doubts=signal.doubts,
+            growth=signal.growth,
+        )
+        if key is None and isinstance(call.target, nn.Module) and list(call.target.parameters()):
+            after = doubted(after, hook_note(call.name))
+        elif self._is_hooked(call):
+            after = doubted(after, changed_note(call.name))
+        if key is not None and found is not None:
+            if is_first:
+                self._plans[key] = replace(found, predicted=after.overall_variance)
+            elif _is_off(after.overall_variance, found.predicted):
+                self._plans[key] = _noted(found, REUSED_NOTE)
+        return after, profile
+
+    def _into_layer(self, layer: Layer) -> Signal:
+        """The signal that feeds a layer, as far as it can be believed."""
+        signal = self._signal(layer.fed)
+        if self._method.reads_moments:
+            by_tangents = self._method.reads_tangents
+            if _is_astray(signal, signal.factor if by_tangents else signal.second):
+                doubts = (SCALELESS_NOTE, *signal.doubts)[:4]
+                if by_tangents:
+                    signal = replace(signal, factor=1.0, doubts=doubts)
+                else:
+                    sources, channels = signal.sources, signal.channels
+                    signal = Signal(sources=sources, channels=channels, doubts=doubts)
         if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
             signal = doubted(signal, PADDING_NOTE)
         if average(signal.second) == 0:
             signal = doubted(signal, ZEROS_NOTE)
-        profile, reached = self._padded(layer, self._profiles[layer.fed], call.shape)
-        key = self._keys[index]
-        self._uses[key] += 1
-        name = None if key is None else key[0]
-        is_trained = name is not None and self._weights.is_trained(layer.weight)
-        if name is not None and key not in self._of_weight:
-            fan, std, bias_variance = self._std(index, layer, signal, reached)
-            plan = Plan(
-                name,
-                layer.weight,
-                key,
-                layer.bias,
-                is_trained,
-                signal.sources,
-                fan,
-                std,
-                0.0,
-                self._doubts(signal),
-                written=self._widest[key] if isinstance(std, float) else None,
-                is_computed=self._weights.is_computed(layer.weight),
-                bias_std=math.sqrt(bias_variance),
-                groups=layer.groups if layer.is_standard else 1,
-                is_delta=self._is_delta(layer),
-                reached=reached,
-                index=index,
-            )
-            if self._tailoring is not None:
-                shape, shifted, raised = self._tailoring
-                plan.shift = shape.shift if index in shifted else 0.0
-                plan.offset = shape.offset if index in raised else 0.0
-            self._of_weight[key] = plan
-            self._plans[index] = [plan]
-            if is_trained:
-                self._adjust(plan, layer, signal, reached)
-        mean: Value
-        variance: Value
-        if self._tailoring is not None:
-            mean, variance = self._of_weight[key].shift, TARGET
-        elif is_trained and not self._of_weight[key].is_fixed:
-            mean, variance = after_random(layer, signal, reached, self._of_weight[key].std)
-            variance = variance + self._of_weight[key].bias_std ** 2
+        return signal
+
+    def _plan(
+        self,
+        index: int,
+        layer: Layer,
+        signal: Signal,
+        reached: float,
+        is_delta: bool,
+        is_trained: bool,
+    ) -> Plan:
+        """The plan for the weight of a layer, at its first use."""
+        key, method = self._keys[index], self._method
+        assert key is not None
+        fan = None if method.keeps_weights else method.fan(layer.fan_in, layer.fan_out)
+        std: Value
+        if method.keeps_weights:
+            std, bias_variance = deviation(self._weights.again(layer.weight)), 0.0
         else:
-            is_left = key in self._of_weight and bool(self._of_weight[key].left)
-            now = replace(layer, weight=self._weights.again(layer.weight))
-            mean, variance = after_fixed(now, signal, keeps_bias=is_left)
-        is_free = (
-            self._method in ("exact", "critical")
-            and is_trained
-            and self._uses[key] == 1
-            and index != self._last
-            and not self._of_weight[key].is_fixed
+            second = signal.factor if method.reads_tangents else signal.second
+            incoming = Incoming(
+                fan=layer.fan_in if fan is None else fan,
+                fan_in=layer.fan_in,
+                fan_out=layer.fan_out,
+                second=by_group(layer, second),
+                signal=signal,
+                reached=reached,
+                can_shift=method.sets_biases and self._can_shift(index, layer, signal),
+            )
+            std, bias_variance = method.rule_and_bias(incoming)
+        found = Plan(
+            name=key[0],
+            key=key,
+            index=index,
+            weight=layer.weight,
+            bias=layer.bias,
+            is_trained=is_trained,
+            sources=signal.sources,
+            fan=fan,
+            std=std,
+            bias_std=math.sqrt(bias_variance),
+            doubts=(*signal.doubts, *method.notes(signal)),
+            widest=self._widest[key] if isinstance(std, float) else None,
+            is_computed=self._weights.is_computed(layer.weight),
+            groups=layer.groups if layer.is_standard else 1,
+            is_delta=is_delta,
+            reached=reached,
         )
-        after = Signal(
-            mean,
-            variance,
-            1.0,
-            (Source("linear", LINEAR),),
-            layer.out_channels,
-            layer=index if is_free else None,
-            doubts=signal.doubts,
-            growth=signal.growth,
-        )
-        if name is None and isinstance(call.target, nn.Module) and list(call.target.parameters()):
-            after = doubted(after, hook_note(call.name))
-        elif self._is_hooked(call):
-            after = doubted(after, changed_note(call.name))
-        if index in self._plans:
-            self._plans[index][0].predicted = after.overall_variance
-        elif key in self._of_weight:
-            self._doubt_reuse(self._of_weight[key], after.overall_variance)
-        return after, profile
-
-    def _doubt_reuse(self, plan: Plan, variance: float) -> None:
-        ratio = variance / plan.predicted if plan.predicted else 1.0
-        if not 1 / OFF <= ratio <= OFF and REUSED_NOTE not in plan.doubts:
-            plan.doubts = (*plan.doubts, REUSED_NOTE)
-
-    def _adjust(self, plan: Plan, layer: Layer, signal: Signal, reached: float) -> None:
-        """Takes into account how a weight is computed, and that first-order rules may explode."""
-        if self._method in ("taylor", "msra") and self._knows_shapes:
-            _, variance = after_random(layer, signal, reached, plan.std)
+        if not found.is_trained:
+            return found
+        if method.reads_tangents and self._knows_shapes:
+            _, variance = after_random(layer, signal, reached, found.std)
             if average(variance) > LARGEST:
-                plan.std = plan.std * math.sqrt(TARGET / average(variance))
-                plan.doubts = (*plan.doubts, CAPPED_NOTE)
-        self._settle(plan)
+                std = found.std * math.sqrt(TARGET / average(variance))
+                found = _noted(replace(found, std=std), CAPPED_NOTE)
+        return self._settled(found)
 
-    def _settle(self, plan: Plan) -> None:
+    def _can_shift(self, index: int, layer: Layer, signal: Signal) -> bool:
+        """Whether biases may make up for variance that the weight doesn't give."""
+        bias = layer.bias
+        can_shift = bias is not None and bias.requires_grad and bias.dim() == 1
+        if signal.before is None or not can_shift or index == self._last:
+            return False
+        is_shared = self._all_uses[self._keys[index]] > 1
+        return not (is_shared or ends_in_norm(index, self._calls, self._consumers))
+
+    def _may_share(self, index: int) -> bool:
+        """Whether a layer may be scaled for an addition that its output ends in."""
+        by_moments = self._method.reads_moments and not self._method.reads_tangents
+        return by_moments and self._uses[self._keys[index]] == 1 and index != self._last
+
+    def _settled(self, found: Plan) -> Plan:
         """Finds out whether and how the weight can be set as planned."""
-        self._limit(plan)
-        if self._stays_zero(plan):
-            plan.left = ZERO_NOTE
-        elif plan.is_computed:
-            self._adjust_computed(plan)
-        if plan.left:
-            plan.is_fixed, plan.bias_std = True, 0.0
-            plan.std = deviation(self._weights.again(plan.weight))
+        if not self._method.keeps_weights:
+            found = _limited(found)
+        if self._stays_zero(found):
+            found = replace(found, left=ZERO_NOTE)
+        elif found.is_computed:
+            found = self._settled_computed(found)
+        if found.left:
+            std = deviation(self._weights.again(found.weight))
+            found = replace(found, is_fixed=True, bias_std=0.0, std=std)
+        return found
 
-    def _stays_zero(self, plan: Plan) -> bool:
+    def _stays_zero(self, found: Plan) -> bool:
         if self._zeros is None:
             return False
-        if any(name in self._zeros for name in self._weights.originals(plan.name)):
+        if any(name in self._zeros for name in self._weights.originals(found.name)):
             return True
-        return self._weights.is_part(plan.weight) and is_zero(plan.weight)
+        return self._weights.is_part(found.weight) and is_zero(found.weight)
 
-    def _limit(self, plan: Plan) -> None:
-        """Keeps the weight in the range of its type."""
-        if self._method in ("gaussian", "lsuv"):  # as the user says; as it is
-            return
-        low, high = limits(plan.weight.dtype)
-        kept: Value
-        if isinstance(plan.std, Tensor):
-            kept = plan.std.clamp(low, high)
-            is_kept = torch.equal(kept, plan.std)
-        else:
-            kept = min(max(plan.std, low), high)
-            is_kept = kept == plan.std
-        if not is_kept and average(plan.std) == average(plan.std):  # a NaN is refused later
-            plan.std, plan.doubts = kept, (*plan.doubts, RANGE_NOTE)
-
-    def _adjust_computed(self, plan: Plan) -> None:
+    def _settled_computed(self, found: Plan) -> Plan:
         """Finds out how the weight follows from its parameters, or whether it can't."""
-        weights = self._weights
-        if weights.can_write(plan.weight, average(plan.std)):
-            plan.is_inverted = True
-            return
-        if is_zero(weights.again(plan.weight)):
-            plan.left = COMPUTED_ZERO_NOTE
-            return
-        plan.is_fixed = not 0.5 < weights.exponent(plan.weight) < 1.5
-        if weights.parametrized(plan.name) is None:
-            plan.doubts = (*plan.doubts, SCALE_NOTE) if plan.is_fixed else plan.doubts
-        elif plan.is_fixed or self._method == "lsuv":
-            plan.left = STATE_NOTE
-        elif not weights.takes_noise(plan.name, average(plan.std)):
-            plan.left = NOISE_NOTE
+        weights, std = self._weights, average(found.std)
+        if weights.can_write(found.weight, std):
+            return replace(found, is_inverted=True)
+        if is_zero(weights.again(found.weight)):
+            return replace(found, left=COMPUTED_ZERO_NOTE)
+        is_fixed = not 0.5 < weights.exponent(found.weight) < 1.5
+        found = replace(found, is_fixed=is_fixed)
+        if weights.parametrized(found.name) is None:
+            return _noted(found, SCALE_NOTE) if is_fixed else found
+        if is_fixed or self._method.keeps_weights:
+            return replace(found, left=STATE_NOTE)
+        if not weights.takes_noise(found.name, std):
+            return replace(found, left=NOISE_NOTE)
+        return found
+
+    # Other operations
 
     def _through_operation(self, index: int, call: Call) -> tuple[Signal, Profile]:
         if call.target is None:
             profile = flat(call.shape)
         else:
             fed = self._profiles[call.fed_by[0]] if call.fed_by else ()
-            profile = surrounded(fed, call) if pads_zeros(call) else resized(fed, call.shape)
+            profile = through_operation(call, fed)
             if len(call.fed_by) > 1 and added_signals(call):
                 self._share_sum(call)
             elif isinstance(call.target, (nn.RNNBase, nn.RNNCellBase)):
                 self._plan_recurrent(index, call)
-        signal = propagate(Step(call, self.signals, self._shapes, self._factor))
+        signals = {fed: self._signal(fed) for fed in call.fed_by}
+        step = Step(
+            call=call,
+            signals=signals,
+            shapes=self._shapes,
+            factor=self._method.tangents,
+        )
+        signal = propagate(step)
         weight = embedding_weight(call) if self._embedded else None
         name = None if weight is None else self._weights.name(weight)
         if name is not None and name in self._embedded:
@@ -324,122 +384,98 @@ class Planner:
             signal = doubted(signal, PADDING_NOTE)
         return signal, profile
 
-    def _padded(
-        self, layer: Layer, profile: Profile, shape: torch.Size | None
-    ) -> tuple[Profile, float]:
-        if self._is_delta(layer):
-            return resized(profile, shape), 1.0
-        if len(profile) != len(layer.padding):
-            return flat(shape), 1.0
-        if layer.transposed:
-            return flat(shape), spread_share(layer, profile, shape) if shape else 1.0
-        return padded(profile, layer.kernel, layer.stride, layer.dilation, layer.padding)
-
-    def _is_delta(self, layer: Layer) -> bool:
-        return self._is_orthogonal and self._method != "lsuv" and has_delta(layer)
-
-    def _std(
-        self, index: int, layer: Layer, signal: Signal, reached: float
-    ) -> tuple[float | None, Value, float]:
-        """n of the rule, the standard deviation (of each group where they differ), and the
-        variance of the biases.
-
-        Args:
-            index: of the call.
-            layer: whose weight it is for.
-            signal: into the layer.
-            reached: share of the layer's inputs that are not padding.
-        """
-        if self._method == "lsuv":  # done already
-            return None, deviation(self._weights.again(layer.weight)), 0.0
-        if self._method == "gaussian":
-            return None, self._gaussian_std, 0.0
-        if self._method == "xavier":
-            fan = fan_of("average", layer.fan_in, layer.fan_out)
-            return fan, fan**-0.5, 0.0
-        # "balanced" scales only weights whose scale doesn't change the signal, afterwards.
-        mode = "fan_in" if self._mode == "balanced" else self._mode
-        fan = fan_of(mode, layer.fan_in, layer.fan_out)
-        if self._tailoring is not None and index in self._tailoring.raised:
-            raised = signal.variance + (signal.mean + self._tailoring.shape.offset) ** 2
-            return fan, (TARGET / (fan * reached * average(raised))) ** 0.5, 0.0
-        if self._method == "critical" and self._tailoring is None:
-            critical = self._critical(index, layer, signal, fan, reached)
-            if critical is not None:
-                return fan, *critical
-        if self._method in ("exact", "critical"):
-            return fan, (TARGET / (fan * reached * by_group(layer, signal.second))) ** 0.5, 0.0
-        return fan, (TARGET / (fan * by_group(layer, signal.factor))) ** 0.5, 0.0
-
-    def _critical(
-        self, index: int, layer: Layer, signal: Signal, fan: float, reached: float
-    ) -> tuple[Value, float] | None:
-        """Weights that keep gradients, and biases that make up for what the signal then loses.
-
-        None where the exact rule has to do: a layer without trained biases, before a norm, at the
-        end, or fed by anything but one activation; and an activation that needs less than none.
-        """
-        bias = layer.bias
-        can_shift = bias is not None and bias.requires_grad and bias.dim() == 1
-        if signal.before is None or not can_shift or index == self._last:
-            return None
-        is_shared = self._all_uses[self._keys[index]] > 1
-        if is_shared or ends_in_norm(index, self._calls, self._consumers):
-            return None
-        variance = 1 / (fan * reached * signal.slope_before)
-        missing = TARGET - variance * layer.fan_in * reached * average(signal.second)
-        return (variance**0.5, max(0.0, missing)) if missing > -1e-6 else None
-
-    def _doubts(self, signal: Signal) -> tuple[Note | str, ...]:
-        if self._method == "taylor":
-            flat_ones = [
-                source.activation.name
-                for source in signal.sources
-                if has_no_tangent(source.activation)
-            ]
-            if flat_ones:
-                return (*signal.doubts, tangent_note(flat_ones[0]))
-        return signal.doubts
-
     def _share_sum(self, call: Call) -> None:
-        """Scales the layers that end in an addition so that the sum has the target variance.
+        """Shares the target variance among the layers that end in an addition.
 
         What the other addends leave of the target goes to these layers in equal parts. Identity
         shortcuts leave nothing: then each addition may add 1 / additions of the target, and no
         chain of them ends above twice the target.
         """
-        fed, signals = call.fed_by, self.signals
+        addends = {index: self._signal(index) for index in call.fed_by}
         # A weight that was used again already has an effect elsewhere.
-        free = [
-            index
-            for index in fed
-            if (at := signals[index].layer) is not None and self._uses[self._keys[at]] == 1
-        ]
+        free = {
+            index: key
+            for index, signal in addends.items()
+            if signal.layer is not None
+            and (key := self._keys[signal.layer]) is not None
+            and self._uses[key] == 1
+        }
         if not free:
             return
-        taken = sum(average(signals[index].variance) for index in fed if index not in free)
+        taken = sum(average(addends[index].variance) for index in call.fed_by if index not in free)
         share = max(TARGET - taken, TARGET / self._additions) / len(free) / TARGET
-        for index in free:
-            layer = signals[index].layer
-            assert layer is not None
+        for index, key in free.items():
             # What one weight adds again and again adds up in its amplitude.
-            own = share / self._all_uses[self._keys[layer]]
-            for plan in self._plans[layer]:
-                plan.std = plan.std * math.sqrt(own)
-                plan.bias_std *= math.sqrt(own)
-                plan.predicted = (plan.predicted or 0.0) * own
-            signals[index] = replace(signals[index], variance=signals[index].variance * own)
+            own = share / self._all_uses[key]
+            found = self._plans[key]
+            self._plans[key] = replace(
+                found,
+                std=found.std * math.sqrt(own),
+                bias_std=found.bias_std * math.sqrt(own),
+                predicted=(found.predicted or 0.0) * own,
+            )
+            self._shares[index] = own
 
     def _plan_recurrent(self, index: int, call: Call) -> None:
-        signal = self.signals[call.fed_by[0]]
-        plans = recurrent_plans(call, signal, self._weights, self._method, self._gaussian_std)
-        for plan in plans:
-            if plan.key not in self._of_weight:
-                plan.is_computed = self._weights.is_computed(plan.weight)
-                if plan.is_trained:
-                    self._settle(plan)
-                self._of_weight[plan.key] = plan
-                self._plans.setdefault(index, []).append(plan)
+        signal = self._signal(call.fed_by[0])
+        for found in recurrent_plans(index, call, signal, self._weights, self._method):
+            if found.key not in self._plans:
+                self._plans[found.key] = self._settled(found) if found.is_trained else found
+
+    # What is known of the whole model
+
+    def _mark_ends(self) -> None:
+        """Finds the weights that end in a norm wherever they are used."""
+        kept = self._entangled | taken_elsewhere(self._calls, self._layers, self._weights)
+        ends: dict[Key, bool] = {}
+        for index, key in enumerate(self._keys):
+            if key is not None and ends.get(key, True):
+                is_end = ends_in_norm(index, self._calls, self._consumers)
+                ends[key] = is_end and key[0] not in kept
+        for key, found in self._plans.items():
+            if ends.get(key, False):
+                self._plans[key] = replace(found, ends_in_norm=True)
+
+    def _is_hooked(self, call: Call) -> bool:
+        """Whether a hook, which torch.fx doesn't show, may change what a module returns."""
+        module = call.target
+        if self._knows_shapes or not isinstance(module, nn.Module):
+            return False
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        return not all(isinstance(hook, WEIGHT_HOOKS) for hook in hooks)
+
+    def _step(self, call: Call) -> float:
+        return max((self._steps[fed] for fed in call.fed_by), default=1.0)
+
+
+def _noted(found: Plan, note: Note) -> Plan:
+    """The plan with a note, once."""
+    return found if note in found.doubts else replace(found, doubts=(*found.doubts, note))
+
+
+def _limited(found: Plan) -> Plan:
+    """The plan with a standard deviation in the range of the weight's type."""
+    low, high = limits(found.weight.dtype)
+    kept: Value
+    if isinstance(found.std, Tensor):
+        kept = found.std.clamp(low, high)
+        is_kept = torch.equal(kept, found.std)
+    else:
+        kept = min(max(found.std, low), high)
+        is_kept = kept == found.std
+    if is_kept or average(found.std) != average(found.std):  # a NaN is refused later
+        return found
+    return _noted(replace(found, std=kept), RANGE_NOTE)
+
+
+def _check_finite(found: Plan) -> None:
+    std = found.std
+    is_finite = bool(std.isfinite().all()) if isinstance(std, Tensor) else math.isfinite(std)
+    if found.is_trained and not is_finite:
+        raise ValueError(
+            f"initialize_: expected finite moments before {found.name}, got a standard deviation "
+            f"of {std}; register a rule for what feeds it"
+        )
 
 
 def _is_astray(signal: Signal, value: Value) -> bool:
@@ -447,3 +483,24 @@ def _is_astray(signal: Signal, value: Value) -> bool:
     square = average(value)
     is_far = square != 0 and not 1 / SCALELESS < square < SCALELESS
     return square == math.inf or (bool(signal.doubts) and is_far)
+
+
+def _is_off(variance: float, predicted: float | None) -> bool:
+    ratio = variance / predicted if predicted else 1.0
+    return not 1 / OFF <= ratio <= OFF
+
+
+def _embedded_stds(
+    calls: Sequence[Call], weights: Weights, plans: Sequence[Plan]
+) -> Mapping[str, float]:
+    """Deviations of planned weights that are also embeddings, where they will change."""
+    embeddings = [weight for call in calls if (weight := embedding_weight(call)) is not None]
+    if not embeddings:
+        return {}
+    stds = {plan.name: average(plan.std) for plan in plans if plan.is_trained and not plan.left}
+    named = [(weights.name(weight), weight) for weight in embeddings]
+    return {
+        name: stds[name]
+        for name, weight in named
+        if name is not None and name in stds and deviation(weight) != stds[name]
+    }

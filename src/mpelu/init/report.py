@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.elementwise import Value, average
-from mpelu.graph import NORMS, Weights
-from mpelu.init.outputs import deviation
+from mpelu.graph import NORMS, Key, Weights
+from mpelu.init.layers import deviation
+from mpelu.init.measure import Measured
 from mpelu.init.plan import OFF, ZERO_NOTE, ZEROS_NOTE, Plan
 from mpelu.init.signal import Note, Source
 
@@ -172,37 +173,32 @@ def rows_of(
     weights: Weights,
     plans: Sequence[Plan],
     rule: str,
-    measured: Mapping[int, float],
-    scaled: Collection[int] = (),
-    balanced: Collection[int] = (),
+    outcomes: Mapping[Key, Measured],
     zeros: Collection[str] = (),
 ) -> tuple[Row, ...]:
     """A row for each plan, and for each weight of two or more dimensions without one.
 
     Args:
-        model: whose weights they are.
-        parameters: of the model, by path.
+        model: the model that was initialized.
+        parameters: parameters of the model, by path.
         weights: which calls used a parameter.
-        plans: in order.
+        plans: what was planned, in order.
         rule: method and mode.
-        measured: variance of the output, by the index of the plan.
-        scaled: indices of plans whose weight was scaled by measurement.
-        balanced: indices of plans whose weight was scaled by its gradient.
+        outcomes: what was measured of the weights.
         zeros: paths of weights that stayed zero.
     """
     places: dict[str, list[int]] = {}
     for plan in plans:
-        places.setdefault(plan.name, []).append(plan.key[1] if plan.key is not None else 0)
+        places.setdefault(plan.name, []).append(plan.key[1])
     rows = [
         _row(
             plan,
             rule,
-            (*["balanced"] * (index in balanced), *["measured"] * (index in scaled)),
-            measured.get(index),
-            deviation(weights.again(plan.weight)) if index in scaled else None,
+            outcomes.get(plan.key, _UNKNOWN),
+            weights,
             _part(model, plan, sorted(places[plan.name])),
         )
-        for index, plan in enumerate(plans)
+        for plan in plans
     ]
     placed = {name for plan in plans for name in weights.originals(plan.name)}
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
@@ -226,17 +222,13 @@ def rows_of(
     return tuple(rows)
 
 
-def _row(
-    plan: Plan,
-    rule: str,
-    scaled: tuple[str, ...],
-    measured: float | None,
-    scaled_std: float | None,
-    part: str,
-) -> Row:
-    """Of a plan, and the deviation of its weight if it was scaled by measurement."""
+_UNKNOWN = Measured()
+
+
+def _row(plan: Plan, rule: str, outcome: Measured, weights: Weights, part: str) -> Row:
     alone = plan.sources[0].activation if len(plan.sources) == 1 else None
     state = "frozen" if not plan.is_trained else "left" if plan.left is not None else "set"
+    scaled = (*["balanced"] * outcome.is_balanced, *["measured"] * outcome.is_scaled)
     rules = {"frozen": "frozen", "left": "left as it was", "set": ", ".join([rule, *scaled])}
     return Row(
         layer=plan.name,
@@ -249,16 +241,16 @@ def _row(
         alpha=None if alone is None else _numbers(alone.alpha),
         beta=None if alone is None else _numbers(alone.beta),
         fan=plan.fan if plan.is_trained else None,
-        std=_std(plan) if scaled_std is None else scaled_std,
+        std=deviation(weights.again(plan.weight)) if outcome.is_scaled else _std(plan),
         predicted=plan.predicted,
-        measured=measured,
-        notes=_notes(plan, measured) if plan.is_trained else (),
+        measured=outcome.variance,
+        notes=_notes(plan, outcome) if plan.is_trained else (),
     )
 
 
 def _part(model: nn.Module, plan: Plan, places: Sequence[int]) -> str:
     """Which part of its parameter a plan is for, of those that begin at these places."""
-    if len(places) < 2 or plan.key is None:
+    if len(places) < 2:
         return ""
     place = places.index(plan.key[1])
     owner = model.get_submodule(plan.name.rpartition(".")[0])
@@ -272,18 +264,18 @@ def _std(plan: Plan) -> float:
     return math.sqrt(average(plan.std**2))
 
 
-def _notes(plan: Plan, measured: float | None) -> tuple[Note, ...]:
+def _notes(plan: Plan, outcome: Measured) -> tuple[Note, ...]:
     """Doubts about a prediction count only as long as nothing was measured."""
     if plan.left is not None:
         return (plan.left,)
-    doubts = [doubt if isinstance(doubt, Note) else Note(doubt) for doubt in plan.doubts]
+    doubts = tuple(dict.fromkeys((*plan.doubts, *outcome.notes)))
+    measured, predicted = outcome.variance, plan.predicted or 0.0
     if measured is None:
-        return tuple(doubts)
-    predicted = plan.predicted or 0.0
+        return doubts
     if predicted > 0 and 1 / OFF <= measured / predicted <= OFF:
         return tuple(doubt for doubt in doubts if doubt.lasts)
     if measured == 0 and ZEROS_NOTE in doubts:
-        return tuple(doubts)
+        return doubts
     off = Note(
         f"measured {measured:.3g} where {predicted:.3g} was predicted",
         f"measured off the prediction by more than a factor of {OFF:g}",
@@ -295,9 +287,7 @@ def _reason_left(model: nn.Module, name: str, used: Mapping[str, str]) -> Note:
     if _is_scripted(model, name):
         return Note("inside a scripted module, which can't be looked into; left as it was")
     if not used:  # torch.fx shows which functions are called, not what computes their weights
-        return Note(
-            "torch.fx shows no layer that uses it; left as it was (example_inputs may show one)"
-        )
+        return Note("torch.fx shows no layer that uses it; left as it was (inputs may show one)")
     if name not in used:
         return Note("not used in the forward pass; left as it was")
     said = "but not as the weight of a layer that the input feeds; left as it was"

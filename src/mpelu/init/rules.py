@@ -11,21 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from mpelu.gaussian import check_parameters, moments, to_float64
 from mpelu.graph import fans
-
-GAUSSIAN_STD = 0.01
-"""The baseline of the paper."""
-
-MODES = ("fan_in", "fan_out", "average")
-
-
-def limits(dtype: torch.dtype) -> tuple[float, float]:
-    """The smallest and the largest standard deviation that weights of a type are given.
-
-    Squares of smaller ones vanish, and so do gradients. There is room for the factor of ten by
-    which gradients are balanced afterwards.
-    """
-    info = torch.finfo(dtype)
-    return max(1e-28, 16 * info.smallest_normal * info.eps), min(1e28, info.max / 160)
+from mpelu.init.fill import fill_
+from mpelu.init.methods import GAUSSIAN_STD, MODES, fan_of
 
 
 def check_mode(caller: str, mode: str) -> None:
@@ -51,11 +38,6 @@ def check_weight(caller: str, tensor: Tensor) -> None:
         raise ValueError(f"{caller}: expected a tensor with memory, got one on the meta device")
 
 
-def fan_of(mode: str, fan_in: float, fan_out: float) -> float:
-    """n of a rule, by `MODES`."""
-    return {"fan_in": fan_in, "fan_out": fan_out, "average": (fan_in + fan_out) / 2}[mode]
-
-
 def by_group(caller: str, name: str, values: Tensor, channels: int, groups: int) -> Tensor:
     """The mean over the input channels of each group, from one value or one for each channel."""
     if values.numel() not in (1, channels):
@@ -64,16 +46,6 @@ def by_group(caller: str, name: str, values: Tensor, channels: int, groups: int)
             f"got {values.numel()}"
         )
     return values.reshape(-1).expand(channels).reshape(groups, -1).mean(1)
-
-
-@torch.no_grad()
-def fill_(weight: Tensor, std: float | Tensor, generator: torch.Generator | None) -> Tensor:
-    """N(0, std^2), with one std or one for each group of the layer."""
-    if isinstance(std, Tensor) and std.numel() > 1:
-        rows = std.repeat_interleave(weight.size(0) // std.numel())
-        rows = rows.to(weight.device, weight.dtype).view(-1, *[1] * (weight.dim() - 1))
-        return weight.normal_(0, 1, generator=generator).mul_(rows)
-    return weight.normal_(0, float(std), generator=generator)
 
 
 def _filled(
@@ -158,11 +130,11 @@ def msra_normal_(
 
     Args:
         tensor: weight of a linear or convolutional layer, at least two dimensions.
-        slope: of the activation before the layer for negative inputs; a number or one for each
-            input channel.
+        slope: slope for negative inputs of the activation before the layer; a number or one for
+            each input channel.
         mode: n is "fan_in", "fan_out" or their "average".
-        generator: of the random numbers.
-        groups: of the convolution.
+        generator: random number generator to draw from.
+        groups: number of groups of the convolution.
         transposed: whether the convolution is transposed (input channels in dimension 0).
 
     Example:
@@ -191,12 +163,12 @@ def taylor_normal_(
 
     Args:
         tensor: weight of a linear or convolutional layer, at least two dimensions.
-        alpha: of the activation before the layer; a number or one for each input channel, over
-            which 1 + alpha^2 beta^2 is then averaged.
+        alpha: alpha of the activation before the layer; a number, or one for each input channel,
+            over which 1 + alpha^2 beta^2 is then averaged.
         beta: as alpha; positive.
         mode: n is "fan_in", "fan_out" or their "average".
-        generator: of the random numbers.
-        groups: of the convolution.
+        generator: random number generator to draw from.
+        groups: number of groups of the convolution.
         transposed: whether the convolution is transposed (input channels in dimension 0).
 
     Returns:
@@ -230,12 +202,12 @@ def exact_normal_(
 
     Args:
         tensor: weight of a linear or convolutional layer, at least two dimensions.
-        alpha: of the activation before the layer; a number or one for each input channel.
+        alpha: alpha of the activation before the layer; a number or one for each input channel.
         beta: as alpha; positive.
         mode: n is "fan_in", "fan_out" or their "average".
         variance: before the activation, and after the layer; positive.
-        generator: of the random numbers.
-        groups: of the convolution.
+        generator: random number generator to draw from.
+        groups: number of groups of the convolution.
         transposed: whether the convolution is transposed (input channels in dimension 0).
 
     Returns:

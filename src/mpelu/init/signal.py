@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mpelu.elementwise import (
     LINEAR,
@@ -57,21 +56,21 @@ class Source:
     """Whether it is a step of a computation, and neither an activation nor a layer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Signal:
-    """Moments of a tensor."""
+    """Moments of a tensor; without arguments, those of a standard normal variable."""
 
-    mean: Value
-    variance: Value
-    factor: Value
+    mean: Value = 0.0
+    variance: Value = 1.0
+    factor: Value = 1.0
     """What a first-order rule takes for the second moment."""
-    sources: tuple[Source, ...]
+    sources: tuple[Source, ...] = ()
     channels: int | None = None
     before: tuple[ElementwiseFunction, Value, Value] | None = None
     """For the output of an activation: the activation, and the mean and variance of its input."""
     layer: int | None = None
     """Index of the call of the layer whose output this is, up to operations that keep it."""
-    doubts: tuple[Note | str, ...] = ()
+    doubts: tuple[Note, ...] = ()
     """What was assumed on the way since the last norm."""
     growth: float = 1.0
     """By how much a relative error in the variance has grown since the last norm; below zero for an
@@ -105,33 +104,38 @@ def input_signal(call: Call) -> Signal:
     sources = (Source("input", LINEAR),)
     values = call.args[0] if call.args else None
     if not isinstance(values, Tensor) or not values.is_floating_point() or not _has_values(values):
-        return Signal(0.0, 1.0, 1.0, sources)
+        return Signal(sources=sources)
     values = values.detach().to("cpu", torch.float64)
     if values.dim() < 2:
-        return Signal(values.mean().item(), values.var(correction=0).item(), 1.0, sources)
+        mean, variance = values.mean().item(), values.var(correction=0).item()
+        return Signal(mean=mean, variance=variance, sources=sources)
     by_channel = values.transpose(0, 1).flatten(1)
-    mean, variance = by_channel.mean(1), by_channel.var(1, correction=0)
-    return Signal(mean, variance, 1.0, sources, values.size(1))
+    return Signal(
+        mean=by_channel.mean(1),
+        variance=by_channel.var(1, correction=0),
+        sources=sources,
+        channels=values.size(1),
+    )
 
 
 def constant_signal(value: float | Tensor) -> Signal:
     """A number, one for each channel, or a tensor of any shape taken by its moments."""
     if isinstance(value, Tensor):
         if not _has_values(value) or value.numel() == 0 or value.is_complex():
-            return Signal(0.0, 1.0, 1.0, ())
+            return Signal()
         values = value.detach().to("cpu", torch.float64)
         values = torch.where(values.isfinite(), values, 0.0)  # masks have infinities
         if sum(size > 1 for size in values.shape) > 1:
             mean, variance = values.mean().item(), values.var(correction=0).item()
-            return Signal(mean, variance, variance + mean**2, ())
+            return Signal(mean=mean, variance=variance, factor=variance + mean**2)
         number = as_value(values)
         channels = values.numel() if values.numel() > 1 else None
-        return Signal(number, 0.0, number**2, (), channels)
+        return Signal(mean=number, variance=0.0, factor=number**2, channels=channels)
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):  # part of a shape that is put together
-        return Signal(0.0, 1.0, 1.0, ())
-    return Signal(number, 0.0, number**2, ())
+        return Signal()
+    return Signal(mean=number, variance=0.0, factor=number**2)
 
 
 def unknown_signal(call: Call, inputs: Sequence[Signal] = ()) -> Signal:
@@ -140,8 +144,8 @@ def unknown_signal(call: Call, inputs: Sequence[Signal] = ()) -> Signal:
         f"fed by {call.name}, which has no rule; taken as of unit variance",
         "fed by operations without a rule; taken as of unit variance",
     )
-    doubts = _all_doubts([*inputs, Signal(0.0, 0.0, 0.0, (), doubts=(doubt,))])
-    return Signal(0.0, 1.0, 1.0, (Source(call.name, LINEAR, is_operation=True),), doubts=doubts)
+    doubts = _all_doubts([*inputs, Signal(doubts=(doubt,))])
+    return Signal(sources=(Source(call.name, LINEAR, is_operation=True),), doubts=doubts)
 
 
 def doubted(signal: Signal, doubt: Note) -> Signal:
@@ -154,10 +158,10 @@ def mixed(signal: Signal) -> Signal:
     if not isinstance(signal.variance, Tensor) and not isinstance(signal.mean, Tensor):
         return replace(signal, channels=None, before=None, layer=None)
     return Signal(
-        average(signal.mean),
-        signal.overall_variance,
-        average(signal.factor),
-        signal.sources,
+        mean=average(signal.mean),
+        variance=signal.overall_variance,
+        factor=average(signal.factor),
+        sources=signal.sources,
         doubts=signal.doubts,
         growth=signal.growth,
     )
@@ -168,7 +172,9 @@ def activated(signal: Signal, name: str, activation: ElementwiseFunction, factor
     if activation is LINEAR:
         return signal
     if activation.affine is not None:
-        scale, shift = (Signal(value, 0.0, value**2, ()) for value in activation.affine)
+        scale, shift = (
+            Signal(mean=value, variance=0.0, factor=value**2) for value in activation.affine
+        )
         return added(multiplied(signal, scale), shift)
     mean, variance = signal.mean, signal.variance
     if activation.channels > 1:
@@ -177,11 +183,11 @@ def activated(signal: Signal, name: str, activation: ElementwiseFunction, factor
     growth = signal.growth * activation.sensitivity(average(variance))
     by_rule = factor(activation)
     after = Signal(
-        first,
-        variance_after,
-        by_rule if math.isfinite(average(by_rule)) else variance_after + first**2,
-        (Source(name, activation),),
-        signal.channels,
+        mean=first,
+        variance=variance_after,
+        factor=by_rule if math.isfinite(average(by_rule)) else variance_after + first**2,
+        sources=(Source(name, activation),),
+        channels=signal.channels,
         before=(activation, mean, variance),
         doubts=signal.doubts,
         growth=max(1.0, growth),
@@ -215,11 +221,11 @@ def added(one: Signal, other: Signal, sign: int = 1) -> Signal:
     else:
         factor = (one.factor + other.factor) / 2
     return Signal(
-        one.mean + sign * other.mean,
-        one.variance + other.variance,
-        factor,
-        _merged([one, other]),
-        one.channels or other.channels,
+        mean=one.mean + sign * other.mean,
+        variance=one.variance + other.variance,
+        factor=factor,
+        sources=_merged([one, other]),
+        channels=one.channels or other.channels,
         doubts=_all_doubts([one, other]),
         growth=max(one.growth, other.growth),
     )
@@ -233,11 +239,11 @@ def multiplied(one: Signal, other: Signal) -> Signal:
     growths = one.growth, other.growth
     both_depend = bool(one.sources and other.sources)
     return Signal(
-        mean,
-        one.second * other.second - mean**2,
-        one.factor * other.factor,
-        _merged([one, other]),
-        one.channels or other.channels,
+        mean=mean,
+        variance=one.second * other.second - mean**2,
+        factor=one.factor * other.factor,
+        sources=_merged([one, other]),
+        channels=one.channels or other.channels,
         doubts=_all_doubts([one, other]),
         growth=max(1.0, sum(growths)) if both_depend else max(growths),
     )
@@ -251,15 +257,18 @@ def contracted(one: Signal, other: Signal, count: int) -> Signal:
 
 def concatenated(signals: Sequence[Signal], along_channels: bool) -> Signal:
     """Along the channels where their numbers are known, else the mean over all."""
-    sources, doubts = _merged(signals), _all_doubts(signals)
-    growth = max(signal.growth for signal in signals)
+    joined = Signal(
+        sources=_merged(signals),
+        doubts=_all_doubts(signals),
+        growth=max(signal.growth for signal in signals),
+    )
     known = [signal.channels for signal in signals if signal.channels is not None]
     if len(known) < len(signals) or not along_channels:
         count = len(signals)
         mean = sum(average(signal.mean) for signal in signals) / count
         second = sum(average(signal.second) for signal in signals) / count
         factor = sum(average(signal.factor) for signal in signals) / count
-        return Signal(mean, second - mean**2, factor, sources, doubts=doubts, growth=growth)
+        return replace(joined, mean=mean, variance=second - mean**2, factor=factor)
     means, variances, factors = (
         torch.cat([fit(value, size) for value, size in zip(values, known, strict=True)])
         for values in (
@@ -268,7 +277,7 @@ def concatenated(signals: Sequence[Signal], along_channels: bool) -> Signal:
             [signal.factor for signal in signals],
         )
     )
-    return Signal(means, variances, factors, sources, sum(known), doubts=doubts, growth=growth)
+    return replace(joined, mean=means, variance=variances, factor=factors, channels=sum(known))
 
 
 def pooled(signal: Signal, kind: str, count: int) -> Signal:
@@ -288,7 +297,7 @@ def _merged(signals: Sequence[Signal]) -> tuple[Source, ...]:
     return tuple(sources.values())[:4]
 
 
-def _all_doubts(signals: Sequence[Signal]) -> tuple[Note | str, ...]:
+def _all_doubts(signals: Sequence[Signal]) -> tuple[Note, ...]:
     if not any(signal.doubts for signal in signals):
         return ()
     return tuple(dict.fromkeys(doubt for signal in signals for doubt in signal.doubts))[:4]
@@ -311,51 +320,3 @@ def _has_values(tensor: Tensor) -> bool:
         or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         or tensor.layout != torch.strided
     )
-
-
-Profile = tuple[Tensor, ...]
-"""What zero padding takes away: for each spatial axis the relative second moment by position, of
-mean one. An output at the border has fewer inputs, and is itself a weaker input to the next layer.
-Along one axis this is a convolution with ones; over the axes of a map it is their product."""
-
-
-def flat(shape: torch.Size | None) -> Profile:
-    """The same everywhere; without axes where the shape is not known."""
-    return tuple(torch.ones(size, dtype=torch.float64, device="cpu") for size in (shape or ())[2:])
-
-
-def padded(
-    profile: Profile,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-) -> tuple[Profile, float]:
-    """The profile after a convolution, and the share of its inputs that are not padding."""
-    share = 1.0
-    axes = []
-    for axis, values in enumerate(profile):
-        ones = torch.ones(1, 1, kernel[axis], dtype=torch.float64, device="cpu")
-        reached = F.conv1d(
-            F.pad(values, padding[axis]).view(1, 1, -1),
-            ones / ones.numel(),
-            stride=stride[axis],
-            dilation=dilation[axis],
-        ).flatten()
-        mean = reached.mean().item()
-        share *= mean
-        axes.append(reached / mean)
-    return tuple(axes), share
-
-
-def resized(profile: Profile, shape: torch.Size | None) -> Profile:
-    """The profile after an operation that changes the map to another size, or to none."""
-    if shape is None or len(shape) != len(profile) + 2:
-        return flat(shape)
-    if all(values.numel() == size for values, size in zip(profile, shape[2:], strict=True)):
-        return profile
-    stretched = (
-        F.interpolate(values.view(1, 1, -1), size=size, mode="linear").flatten()
-        for values, size in zip(profile, shape[2:], strict=True)
-    )
-    return tuple(values / values.mean() for values in stretched)

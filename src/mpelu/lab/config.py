@@ -33,9 +33,10 @@ from mpelu.lab.schedules import SCHEDULES
 DATA = tuple(DATA_SETS)
 PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")
 AUGMENT = ("none", "pad-crop-flip", "crop-flip")
-INIT = ("own", "taylor", "exact", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
+INIT = ("own", "exact", "taylor", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
+"""What the help lists; any registered method is accepted."""
 INIT_DISTRIBUTIONS = ("normal", "orthogonal")
-INIT_SHAPES = ("depth", "tailored")
+INIT_SHAPES = ("depth",)
 INIT_MODES = ("fan_in", "fan_out", "average")
 PRECISIONS = ("fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -161,9 +162,8 @@ class Config:
     )
     beta: float | None = _field(None, "initial beta of MPELU", _NETWORK, unset="1")
     init: str = _field(
-        "own", "weight initialization: own (the one the paper uses for the network), taylor, "
-        "exact, critical, deep, msra, xavier, gaussian or lsuv", _COMMON, label="initialization",
-        choices=INIT, noun="initialization", extensible=True,
+        "own", "weight initialization: own (the one the paper uses for the network), "
+        f"{listed(INIT[1:])}", _COMMON, label="initialization", extensible=True,
     )  # fmt: skip
     init_mode: str = _field(
         "fan_in", "fan that --init taylor, exact and msra use: fan_in, fan_out or average",
@@ -175,8 +175,7 @@ class Config:
         unset="normal; orthogonal for --init deep",
     )  # fmt: skip
     init_shape: str | None = _field(
-        None, "how --init sets alpha and beta of MPELU: depth (by the depth of the network) or "
-        "tailored (by the conditions of TAT)", _NETWORK,
+        None, "depth: --init sets alpha and beta of MPELU by the depth of the network", _NETWORK,
         label="shape of MPELU", choices=INIT_SHAPES, unset="as built; depth for --init deep",
     )  # fmt: skip
     init_sized: bool = _field(

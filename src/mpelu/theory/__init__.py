@@ -11,10 +11,8 @@ from mpelu.theory.correlation import (
     slope_covariance,
 )
 from mpelu.theory.shaping import beta_for, chain, network_correlation, tabulated_map
-from mpelu.theory.tailoring import Tailored, tailored
 
 __all__ = [
-    "Tailored",
     "beta_for",
     "chain",
     "correlation_map",
@@ -24,7 +22,6 @@ __all__ = [
     "network_correlation",
     "slope_covariance",
     "tabulated_map",
-    "tailored",
 ]
 
 

@@ -27,13 +27,7 @@ Network = Callable[[Map], float]
 """From the map of one activation to the C_f(0) of the whole network."""
 
 
-def tabulated_map(
-    function: ElementwiseFunction,
-    critical: bool = False,
-    *,
-    mean: float = 0.0,
-    offset: float = 0.0,
-) -> Map:
+def tabulated_map(function: ElementwiseFunction, critical: bool = False) -> Map:
     """The correlation map at unit variance as a polynomial, for use layer by layer.
 
     It is smooth in sqrt(1 - c), in which it is interpolated at Chebyshev nodes. Off by less than
@@ -42,8 +36,6 @@ def tabulated_map(
     Args:
         function: the activation, with one channel.
         critical: whether biases of the critical variance are added (see `critical_variances`).
-        mean: of the inputs.
-        offset: added to the activation's output.
 
     Example:
         >>> from mpelu.activations import describe
@@ -52,9 +44,8 @@ def tabulated_map(
     """
     angles = (torch.arange(_DEGREE, dtype=torch.float64, device="cpu") + 0.5) * math.pi / _DEGREE
     roots = (1 + angles.cos()) / 2
-    first, second = (to_float64(each).reshape(-1) for each in function.moments(mean))
-    added = 2 * offset * first + offset**2
-    values = (covariance(function, 1 - roots**2, mean) + added) / (second + added)
+    second = to_float64(function.moments()[1]).reshape(-1)
+    values = covariance(function, 1 - roots**2) / second
     if critical:
         share = (second / to_float64(function.squared_slope())).clamp(max=1.0)
         values = share * values + (1 - share)

@@ -7,7 +7,7 @@ rule of its nearest base class).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -21,17 +21,17 @@ from mpelu.graph import LEAVES, Call, Ref
 from mpelu.init.signal import Factor, Note, Signal, constant_signal
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """One call with the signals that enter it."""
 
     call: Call
-    signals: Sequence[Signal]
-    """Of every earlier call, by index."""
+    signals: Mapping[int, Signal]
+    """The signals of the calls that feed it, by index."""
     shapes: Sequence[torch.Size | None]
-    """Of the output of every earlier call, by index."""
+    """The shape of each call's output, by index."""
     factor: Factor
-    """Second moment of an activation's output by a first-order rule."""
+    """What a first-order rule takes for the second moment after an activation."""
 
     @property
     def inputs(self) -> list[Signal]:

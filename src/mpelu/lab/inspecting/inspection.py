@@ -136,7 +136,7 @@ def initial_network(config: Config, images: int) -> tuple[nn.Module, list[Batch]
     network.check_name(config)
     device = device_for(config.device)
     dataset = data.load(config, device)
-    example = example_images(config, dataset) if config.init == "lsuv" else None
+    example = example_images(config, dataset)
     channels, size = dataset.channels, dataset.size
     model = network.build(config, len(dataset.classes), channels, size, example)
     batches = _test_batches(dataset, images)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -29,10 +30,13 @@ def check_name(config: Config) -> None:
     """Raises UserError unless the network exists, and so does what else the config names."""
     for field, name in config.references.items():
         references.load(field, name)
+    hint = "`mpelu train --help` lists them"
     for field in ("activation", "convert"):
         name = getattr(config, field)
         if name is not None and not is_reference(name):
-            choose(field, name, TABLE, noun="activation", hint="`mpelu train --help` lists them")
+            choose(field, name, TABLE, noun="activation", hint=hint)
+    if not is_reference(config.init):
+        choose("init", config.init, ["own", *init.METHODS], noun="initialization", hint=hint)
     if is_reference(config.model):
         return
     try:
@@ -158,7 +162,7 @@ def build(
         classes: number of classes.
         channels: channels of the images.
         size: height and width of the images.
-        example: images [batch, channels, size, size] for init="lsuv".
+        example: images [batch, channels, size, size] for a method that needs inputs, such as lsuv.
 
     Raises:
         UserError: if network, initialization and data don't fit together.
@@ -175,29 +179,55 @@ def build(
     return model
 
 
-_SIZED = ("critical", "deep")
-"""Methods that are always told the size of the images, so that padding counts."""
+def init_method(config: Config) -> init.Method | None:
+    """The method of a config with its options; None for the network's own and for a function of the
+    user's.
+
+    Raises:
+        UserError: for an option that the method doesn't have.
+    """
+    if config.init == "own":
+        return None
+    if is_reference(config.init):
+        kind = references.load("init", config.init)
+        if not (isinstance(kind, type) and issubclass(kind, init.Method)):
+            return None
+    else:
+        kind = init.METHODS[config.init]
+    known = {field.name for field in fields(kind)}
+    options: dict[str, Any] = {"mode": config.init_mode, "std": config.init_std}
+    options = {name: value for name, value in options.items() if name in known}
+    for field, name, value in (
+        ("init_distribution", "distribution", config.init_distribution),
+        ("init_shape", "shapes", config.init_shape and True),
+    ):
+        if value is not None and name not in known:
+            raise UserError(f"{config.init} has no such option", field=field)
+        if value is not None:
+            options[name] = value
+    try:
+        return kind(**options)
+    except ValueError as error:
+        raise UserError(one_line(error), field="init") from error
 
 
 def _initialize(
     model: nn.Module, config: Config, example: Tensor | None, shape: tuple[int, int, int]
 ) -> None:
     generator = torch.Generator().manual_seed(derive(config.seed, "init"))
-    if is_reference(config.init):
+    method = init_method(config)
+    if method is None:
         references.call("init", config.init, model, offered={"generator": generator})
         return
+    is_sized = config.init_sized or method.sets_biases
     try:
         with _plain_forward(model):
             init.initialize_(
                 model,
-                example if config.init == "lsuv" else None,
-                method=config.init,
-                mode=config.init_mode,
+                example if method.needs_inputs else None,
+                method,
+                input_shape=shape if is_sized and not method.needs_inputs else None,
                 generator=generator,
-                std=config.init_std if config.init == "gaussian" else None,
-                input_shape=shape if config.init_sized or config.init in _SIZED else None,
-                distribution=config.init_distribution,
-                activation_shape=config.init_shape,
             )
     except (ValueError, RuntimeError) as error:
         raise UserError(one_line(error)) from error

@@ -136,7 +136,7 @@ class Trainer:
             )
         )
         channels, size = self.dataset.channels, self.dataset.size
-        example = example_images(config, self.dataset) if config.init == "lsuv" else None
+        example = example_images(config, self.dataset)
         self.model = network.build(config, len(self.dataset.classes), channels, size, example)
         classes = len(self.dataset.classes)
         network.check_size(self.model, channels, size, self._smallest_part(), classes)
@@ -479,12 +479,15 @@ class Trainer:
         return max(1, smallest // self.world.size // self.config.accumulate)
 
 
-def example_images(config: Config, dataset: data.Dataset) -> Tensor:
-    """Images of the first training batch, for an initialization that measures the network.
+def example_images(config: Config, dataset: data.Dataset) -> Tensor | None:
+    """Images of the first training batch, if the initialization measures the network.
 
     Returns:
         Preprocessed images [batch, channels, size, size], on the CPU.
     """
+    method = network.init_method(config)
+    if method is None or not method.needs_inputs:
+        return None
     first = epoch_batches(dataset.train_count, config.batch_size, config.seed, epoch=1)[0]
     seed = derive(config.seed, 1, "augment")
     images, _ = next(iter(dataset.train([first[:EXAMPLE_IMAGES]], seed)))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpelu import activations
-from mpelu.lab.config import INIT, Config
+from mpelu.lab.config import Config
 from mpelu.lab.data import registry
 from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.errors import UserError, choose, flag, one_line
@@ -312,9 +312,11 @@ def _check_names(names: Sequence[str], inits: Sequence[str]) -> None:
                 activations.resolve(name)
             except ValueError as error:
                 raise UserError(one_line(error), field="activations") from error
+    from mpelu.init import METHODS
+
     for init in inits:
         if not is_reference(init):
-            choose("inits", init, INIT, noun="initialization")
+            choose("inits", init, ["own", *METHODS], noun="initialization")
     if not names or not inits:
         raise UserError("expected a name, got none", field="activations" if inits else "inits")
 

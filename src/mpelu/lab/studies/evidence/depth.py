@@ -41,7 +41,6 @@ INITS: dict[str, dict[str, Any]] = {
         "init_shape": "depth",
     },
     "deep": {"init": "deep"},
-    "TAT": {"init": "deep", "init_shape": "tailored"},
 }  # fmt: skip
 """By name, what is changed in the config."""
 CONTROL = "identity"
@@ -80,7 +79,7 @@ def arms(depth: int) -> list[tuple[str, str]]:
         ]  # fmt: skip
     rules = ["Taylor", "exact", "deep"]
     if depth in RULED:
-        rules += ["MSRA", "LSUV", "TAT"]
+        rules += ["MSRA", "LSUV"]
     return [*(("mpelu", name) for name in rules), (CONTROL, "orthogonal")]
 
 

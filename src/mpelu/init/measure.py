@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from mpelu.elementwise import average
 from mpelu.graph import (
     Call,
     Inputs,
+    Key,
     Ref,
     Weights,
     arguments,
@@ -24,11 +26,10 @@ from mpelu.graph import (
     tensors_in,
     unchanged,
 )
-from mpelu.init.filling import writable
+from mpelu.init.fill import limits, writable
 from mpelu.init.operations import is_known
 from mpelu.init.plan import (
     FEW_NOTE,
-    FITTED,
     LARGEST,
     MEAN_NOTE,
     OFF,
@@ -37,7 +38,7 @@ from mpelu.init.plan import (
     UNEVEN_NOTE,
     Plan,
 )
-from mpelu.init.rules import limits
+from mpelu.init.signal import Note
 
 TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off
@@ -59,23 +60,41 @@ GRADIENT_TOLERANCE = 3.0
 last weight's."""
 
 
+@dataclass(slots=True)
+class Measured:
+    """What was measured of a weight on the inputs, and done about it."""
+
+    variance: float | None = None
+    """Variance of the layer's output at the first use of the weight; mean square where there are
+    few outputs."""
+    is_scaled: bool = False
+    """Whether the weight was scaled by measurement."""
+    is_balanced: bool = False
+    """Whether the weight was scaled by its gradient."""
+    notes: tuple[Note, ...] = ()
+
+
 def measure_(
-    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], method: str
-) -> tuple[dict[int, float], set[int]]:
-    """Variances of the layers' outputs at the first use of each weight (mean squares where there
-    are few outputs), and which were scaled.
+    model: nn.Module, inputs: Inputs, plans: Sequence[Plan], can_scale: bool
+) -> dict[Key, Measured]:
+    """Measures the output of each layer, and scales weights whose prediction fails.
 
     Where the pass reaches a layer everything before it is done. A layer whose output is off its
     prediction by more than `TOLERANCE` is scaled and run again on the input at hand.
+
+    Args:
+        model: the model, whose weights are written as planned.
+        inputs: what to call it with.
+        plans: one for each weight.
+        can_scale: whether weights may be scaled.
+
+    Returns:
+        An outcome for each plan.
     """
     weights = Weights(model)
-    by_weight = {plan.key: index for index, plan in enumerate(plans)}
-    measured: dict[int, float] = {}
-    scaled: set[int] = set()
+    by_key = {plan.key: plan for plan in plans}
+    outcomes = {key: Measured() for key in by_key}
     parameters = dict(model.named_parameters())
-    planned = _written(plans, parameters, weights)
-    planned |= {id(plan.bias) for plan in plans if plan.offset}
-
     entering: Tensor | None = None
 
     def enter(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -91,31 +110,31 @@ def measure_(
 
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
         layer = layer_of(call)
-        index = None if layer is None else by_weight.get(weights.key(layer.weight))
+        plan = None if layer is None else by_key.get(weights.key(layer.weight))  # type: ignore[arg-type]
         is_hidden = torch._C._functorch.is_functorch_wrapped_tensor(output)  # inside vmap
-        if layer is None or index is None or is_hidden:
+        if layer is None or plan is None or is_hidden:
             return output
-        plan = plans[index]
+        outcome = outcomes[plan.key]
         is_few = layer.out_channels <= FEW_OUTPUTS
         observe = mean_square_of if is_few else variance_of
         variance = observe(output)
-        if index in measured:
-            if _is_off(variance, measured[index], OFF) and REUSED_NOTE not in plan.doubts:
-                plan.doubts = (*plan.doubts, REUSED_NOTE)
+        if outcome.variance is not None:
+            if _is_off(variance, outcome.variance, OFF):
+                outcome.notes = (*outcome.notes, REUSED_NOTE)
             return output
-        can_scale = plan.is_trained and not plan.is_fixed and method in FITTED
+        may_scale = can_scale and plan.is_trained and not plan.is_fixed
         estimate = variance
-        if can_scale and (is_few or variance <= ROUNDING * (plan.predicted or 0.0)):
+        if may_scale and (is_few or variance <= ROUNDING * (plan.predicted or 0.0)):
             # A few draws of weights say little about their scale; what they are drawn for does.
             assert entering is not None
-            reached = layer.fan_in * plan.reached * mean_square_of(entering + plan.offset)
-            expected = average(plan.std**2) * reached + plan.bias_std**2
+            fed = layer.fan_in * plan.reached * mean_square_of(entering)
+            expected = average(plan.std**2) * fed + plan.bias_std**2
             # What is left of a constant by rounding says nothing about the scale.
             constant = max(expected, mean_square_of(output))
-            can_scale = is_few or variance > ROUNDING * constant
+            may_scale = is_few or variance > ROUNDING * constant
             estimate = expected if is_few else variance
         tolerance = DOUBTED_TOLERANCE if plan.doubts else TOLERANCE
-        if can_scale and _is_off(estimate, plan.predicted, tolerance):
+        if may_scale and _is_off(estimate, plan.predicted, tolerance):
             assert plan.predicted is not None
             shift = plan.bias_std**2
             if estimate <= shift:  # of the biases alone
@@ -125,25 +144,23 @@ def measure_(
             scale = factor * mean_square_of(layer.weight) ** 0.5
             if not low <= scale <= high:
                 factor *= min(max(scale, low), high) / scale if scale > 0 else 1.0
-                plan.doubts = tuple(dict.fromkeys((*plan.doubts, RANGE_NOTE)))
+                outcome.notes = (*outcome.notes, RANGE_NOTE)
             layer.weight.mul_(factor)
-            if plan.offset and layer.bias is not None:
-                layer.bias.sub_(plan.shift).mul_(factor).add_(plan.shift)
             if plan.is_inverted:
                 weights.write(plan.name, layer.weight)
             elif plan.is_computed or weights.is_computed(layer.weight):
                 parameters[plan.name].mul_(factor)
-            scaled.add(index)
+            outcome.is_scaled = True
             output = run()
             variance = observe(output)
-        measured[index] = variance
+        outcome.variance = variance
         is_mean = variance > OFF * variance_of(output)
         if is_few and (is_mean or _is_off(variance, plan.predicted, OFF)):
-            plan.doubts = (*plan.doubts, MEAN_NOTE)
+            outcome.notes = (*outcome.notes, MEAN_NOTE)
         if output.numel() <= max(FEW * layer.out_channels, LEAST):
-            plan.doubts = (*plan.doubts, FEW_NOTE)
+            outcome.notes = (*outcome.notes, FEW_NOTE)
         elif _is_uneven(output):
-            plan.doubts = (*plan.doubts, UNEVEN_NOTE)
+            outcome.notes = (*outcome.notes, UNEVEN_NOTE)
         return output
 
     record(
@@ -151,38 +168,36 @@ def measure_(
         inputs,
         before=enter,
         after=measure,
-        written=planned,
+        written=_written(plans, parameters, weights),
         weights=weights,
         known=is_known,
     )
-    return measured, scaled
+    return outcomes
 
 
 def balance_gradients_(
     model: nn.Module,
     inputs: Inputs,
     plans: Sequence[Plan],
-    measured: dict[int, float],
+    outcomes: Mapping[Key, Measured],
     weights: Weights,
-) -> set[int]:
+) -> list[Plan]:
     """Scales weights that end in a norm, so that their gradients are not far from the last's.
 
     The norm takes the scale out of the signal, but a gradient is as much smaller as its weight is
-    larger. The loss is a random direction of the output. Returns which were scaled.
+    larger. The loss is a random direction of the output. Returns the plans as they are then.
     """
     free = [
-        index
-        for index, plan in enumerate(plans)
-        if plan.is_free and plan.is_trained and not plan.is_computed
+        plan for plan in plans if plan.ends_in_norm and plan.is_trained and not plan.is_computed
     ]
     last = next((plan for plan in reversed(plans) if plan.is_trained), None)
     if last is None or not free:
-        return set()
+        return [*plans]
     parameters = dict(model.named_parameters())
-    chosen = [last, *(plans[index] for index in free)]
-    norms = _gradient_norms(model, inputs, chosen, parameters, _written(plans, parameters, weights))
-    scaled: set[int] = set()
-    for index, norm in zip(free, norms[1:], strict=False):
+    written = _written(plans, parameters, weights)
+    norms = _gradient_norms(model, inputs, [last, *free], parameters, written)
+    found = {plan.key: plan for plan in plans}
+    for plan, norm in zip(free, norms[1:], strict=False):
         if not (norm > 0 and norms[0] > 0):
             continue
         ratio = norm / norms[0]
@@ -190,15 +205,15 @@ def balance_gradients_(
         factor = min(max(factor, 1 / LARGEST), LARGEST)
         if factor == 1:
             continue
-        plan = plans[index]
         with torch.no_grad():
             writable(plan, parameters).mul_(factor)
-        plan.std = plan.std * factor
-        plan.predicted = (plan.predicted or 0.0) * factor**2
-        scaled.add(index)
-        if index in measured:
-            measured[index] *= factor**2
-    return scaled
+        predicted = (plan.predicted or 0.0) * factor**2
+        found[plan.key] = replace(plan, std=plan.std * factor, predicted=predicted)
+        outcome = outcomes[plan.key]
+        outcome.is_balanced = True
+        if outcome.variance is not None:
+            outcome.variance *= factor**2
+    return list(found.values())
 
 
 def _gradient_norms(
@@ -208,7 +223,8 @@ def _gradient_norms(
     parameters: Mapping[str, nn.Parameter],
     written: set[int],
 ) -> list[float]:
-    """Of each plan's weight along a random direction; none if the model has no backward pass."""
+    """Norms of the gradients of the plans' weights along a random direction of the output; none if
+    the model has no backward pass."""
     norms = [0.0] * len(plans)
     by_name: dict[str, list[int]] = {}
     for index, plan in enumerate(plans):

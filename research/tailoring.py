@@ -1,9 +1,12 @@
-"""The conditions of Tailored Activation Transformation for MPELU, in a plain network.
+"""Tailored Activation Transformation (TAT) for plain networks of MPELUs, a rival of method "deep".
 
 TAT (Zhang et al., 2203.08120) transforms a smooth activation f to gain (f(y + shift) + offset) such
 that, at unit variance, a layer keeps the variance (Q(1) = 1) and is stable there (Q'(1) = 1), keeps
 gradients (C'(1) = 1), and bends the correlation map by C''(1) = tau / depth. MPELU with
 alpha beta = 1 has one parameter of shape, so the four conditions fix beta, shift, offset and gain.
+
+The shift is a constant bias before MPELU. The gain is part of the weights after it, and the offset
+part of their biases: nothing is added to the network.
 """
 
 from __future__ import annotations
@@ -14,19 +17,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mpelu.elementwise import exponential
-from mpelu.gaussian import (
-    check_parameters,
-    exponential_mean,
-    normal_cdf,
-    plain_tensors,
-    squared_slope,
-    to_float64,
-    truncated_exponential,
-)
-from mpelu.theory.shaping import Map, tabulated_map
+import mpelu
+from mpelu.gaussian import exponential_mean, normal_cdf, squared_slope, truncated_exponential
 
 TAU = 0.3
 """C''(1) of the whole network, as the authors of TAT choose it."""
@@ -48,22 +42,8 @@ class Tailored:
     gain: float
     """Factor of the sum."""
 
-    @property
-    def map(self) -> Map:
-        """The correlation map of a layer, at unit variance."""
-        return _map(self)
-
 
 @lru_cache(maxsize=64)
-@plain_tensors()
-def _map(found: Tailored) -> Map:
-    return tabulated_map(
-        exponential(1 / found.beta, found.beta), mean=found.shift, offset=found.offset
-    )
-
-
-@lru_cache(maxsize=64)
-@plain_tensors()
 def tailored(depth: int, tau: float = TAU) -> Tailored:
     """The shape for a chain of so many activations.
 
@@ -113,15 +93,18 @@ def _conditions(beta: Tensor, shift: Tensor) -> _Conditions:
     alpha, one = 1 / beta, torch.ones((), dtype=torch.float64)
     slope = squared_slope(alpha, beta, shift)
     below = truncated_exponential(beta, shift, one)
+    twice = truncated_exponential(2 * beta, shift, one)
+    product = normal_cdf(shift) + 2 * twice - below  # E[f f' z]
     # Stein's lemma: E[f' z] = E[f''] = beta E[e^(beta y); y < 0].
-    offset = (slope - slope_product(alpha, beta, shift)) / (beta * below)
+    offset = (slope - product) / (beta * below)
     mean = exponential_mean(alpha, beta, shift, one)
     density = torch.exp(-(shift**2) / 2) / math.sqrt(2 * math.pi)
     above = (shift**2 + 1) * normal_cdf(shift) + shift * density  # E[y^2; y > 0]
-    negative = truncated_exponential(2 * beta, shift, one) - 2 * below + normal_cdf(-shift)
+    negative = twice - 2 * below + normal_cdf(-shift)
     second = above + alpha**2 * negative
     excess = (second + 2 * offset * mean + offset**2) / slope - 1
-    return _Conditions(excess, squared_curvature(alpha, beta, shift) / slope, offset, slope.rsqrt())
+    curvature = beta**2 * twice  # E[f''^2], finite since alpha beta = 1
+    return _Conditions(excess, curvature / slope, offset, slope.rsqrt())
 
 
 def _shifts(beta: Tensor) -> Tensor:
@@ -138,68 +121,40 @@ def _shifts(beta: Tensor) -> Tensor:
     return high
 
 
-def slope_product(
-    alpha: float | Tensor,
-    beta: float | Tensor,
-    mean: float | Tensor = 0.0,
-    variance: float | Tensor = 1.0,
-) -> Tensor:
-    """E[f f' z] of MPELU at y = mean + sigma z, which is sigma d E[f^2] / d variance.
-
-    sigma (P(y > 0) + (alpha beta)^2 (2 E[e^(2 beta y); y < 0] - E[e^(beta y); y < 0])).
+@torch.no_grad()
+def initialize_(
+    model: nn.Module,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    generator: torch.Generator | None = None,
+) -> Tailored:
+    """Initializes a chain of layers with biases and of MPELUs, with orthogonal weights.
 
     Args:
-        alpha: a number or a tensor; shapes broadcast.
-        beta: as alpha; positive.
-        mean: of the input.
-        variance: of the input; positive.
-
-    Returns:
-        A float64 tensor of the broadcast shape.
-
-    Example:
-        >>> round(slope_product(1.0, 1.0).item(), 4)
-        0.5746
+        model: network whose linear and convolutional layers are called in the order of its modules.
+        input_shape: shape of an input without the batch, so that zero padding counts.
+        generator: random number generator to draw from.
     """
-    a, b, m, v = _parameters("slope_product", alpha, beta, mean, variance)
-    sigma = v.sqrt()
-    below = 2 * truncated_exponential(2 * b, m, v) - truncated_exponential(b, m, v)
-    found: Tensor = sigma * (normal_cdf(m / sigma) + (a * b) ** 2 * below)
+    chain = [each for each in model.modules() if isinstance(each, (*_LAYERS, mpelu.MPELU))]
+    units = [each for each in chain if isinstance(each, mpelu.MPELU)]
+    if not units or any(getattr(each, "bias", units) is None for each in chain):
+        raise ValueError("expected a chain of MPELUs and of layers with biases")
+    found = tailored(len(units))
+    for unit in units:
+        unit.alpha.fill_(1 / found.beta)
+        unit.beta.fill_(found.beta)
+    method = mpelu.init.Exact(distribution="orthogonal", mode="fan_in")
+    mpelu.init.initialize_(model, None, method, input_shape=input_shape, generator=generator)
+    # The exact rule has divided by E[f(y)^2]; E[(f(y + shift) + offset)^2] is 1 / gain^2.
+    second = mpelu.moments(1 / found.beta, found.beta)[1].item()
+    for before, layer, after in zip([None, *chain], chain, [*chain[1:], None], strict=False):
+        if isinstance(layer, _LAYERS) and layer.bias is not None:
+            if isinstance(before, mpelu.MPELU):
+                layer.weight.mul_(found.gain * second**0.5)
+                layer.bias.add_(found.offset * layer.weight.flatten(1).sum(1))
+            if isinstance(after, mpelu.MPELU):
+                layer.bias.add_(found.shift)
     return found
 
 
-def squared_curvature(
-    alpha: float | Tensor,
-    beta: float | Tensor,
-    mean: float | Tensor = 0.0,
-    variance: float | Tensor = 1.0,
-) -> Tensor:
-    """E[f''^2] of MPELU under N(mean, variance): alpha^2 beta^4 E[e^(2 beta y); y < 0].
-
-    Finite only where alpha beta = 1; elsewhere f' jumps at zero, and it is infinite.
-
-    Args:
-        alpha: a number or a tensor; shapes broadcast.
-        beta: as alpha; positive.
-        mean: of the input.
-        variance: of the input; positive.
-
-    Returns:
-        A float64 tensor of the broadcast shape.
-
-    Example:
-        >>> round(squared_curvature(2.0, 0.5).item(), 4), squared_curvature(1.0, 0.5).item()
-        (0.0654, inf)
-    """
-    a, b, m, v = _parameters("squared_curvature", alpha, beta, mean, variance)
-    smooth = (a * b - 1).abs() <= 4 * torch.finfo(torch.float64).eps
-    found: Tensor = (a * b * b) ** 2 * truncated_exponential(2 * b, m, v)
-    return torch.where(smooth, found, torch.inf)
-
-
-def _parameters(caller: str, *values: float | Tensor) -> tuple[Tensor, ...]:
-    alpha, beta, mean, variance = (to_float64(value) for value in values)
-    check_parameters(caller, alpha, beta, variance)
-    if not (variance > 0).all():
-        raise ValueError(f"{caller}: expected variance > 0, got {variance.min().item():g}")
-    return alpha, beta, mean, variance
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import dropout, padding
@@ -13,6 +14,9 @@ from mpelu.elementwise import LINEAR, average, fit
 from mpelu.graph import Call, Ref
 from mpelu.init.operations.registry import Step, named, register_operation
 from mpelu.init.signal import Note, Signal, Source, concatenated, constant_signal, doubted, mixed
+
+aten: Any = torch.ops.aten
+prims: Any = torch.ops.prims
 
 
 @register_operation(
@@ -32,6 +36,9 @@ from mpelu.init.signal import Note, Signal, Source, concatenated, constant_signa
         "requires_grad", "reshape", "reshape_as", "squeeze", "to", "type", "type_as", "unflatten",
         "unsqueeze", "upsample", "view", "view_as", "nan_to_num", "broadcast_to", "data",
     ),
+    aten._reshape_alias, aten._to_copy, aten._unsafe_view, aten.alias, aten.lift_fresh,
+    aten.lift_fresh_copy, prims.broadcast_in_dim, prims.convert_element_type, prims.collapse_view,
+    prims.split_dim,
 )  # fmt: skip
 def keeps(step: Step) -> Signal | None:
     value = step.call.argument(0, "input")
@@ -51,6 +58,8 @@ def keeps(step: Step) -> Signal | None:
         "transpose", "triu", "tril", "unbind", "unfold", "diagonal", "topk", "sort",
         "masked_select",
     ),
+    aten.slice, aten.as_strided, aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.im2col,
+    aten.reflection_pad1d, aten.reflection_pad2d, aten.replication_pad2d, aten.index,
 )  # fmt: skip
 def mixes(step: Step) -> Signal | None:
     value = step.call.argument(0, "input")
@@ -61,7 +70,7 @@ def mixes(step: Step) -> Signal | None:
 def _zeros(step: Step) -> Signal:
     shape = step.call.shape
     channels = shape[1] if shape is not None and len(shape) > 1 else None
-    return Signal(0.0, 0.0, 0.0, (), channels)
+    return Signal(variance=0.0, factor=0.0, channels=channels)
 
 
 @register_operation(*named("ones_like", "new_ones"))
@@ -77,7 +86,7 @@ def _full(step: Step) -> Signal | None:
 
 @register_operation(*named("randn_like"))
 def _noise(step: Step) -> Signal:
-    return Signal(0.0, 1.0, 1.0, (Source("noise", LINEAR),))
+    return Signal(sources=(Source("noise", LINEAR),))
 
 
 @register_operation(*named("where"))
@@ -99,6 +108,13 @@ def _where(step: Step) -> Signal | None:
 def _assign(step: Step) -> Signal:
     """The values assigned; what else the tensor holds is taken to be like them."""
     return mixed(step.signal(step.call.args[2]))
+
+
+@register_operation(aten.copy, aten.copy_)
+def _copy(step: Step) -> Signal:
+    """The values copied; in place too."""
+    source = step.call.argument(1, "src")
+    return step.signal(source) if isinstance(source, Ref) else mixed(step.first)
 
 
 def pad_amounts(call: Call) -> Any:

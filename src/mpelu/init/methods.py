@@ -1,0 +1,465 @@
+"""Methods of initialization, one record each: how a weight's scale follows from what feeds it.
+
+`initialize_` takes a method by its name or as an object that carries its options, such as
+`Exact(mode="fan_out")`. A rule of your own is one class, which `register_method` adds to the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from torch import nn
+
+from mpelu.activations import describe
+from mpelu.elementwise import ElementwiseFunction, Value, average
+from mpelu.graph import Call
+from mpelu.init.operations import is_plain
+from mpelu.init.signal import Note, Signal
+
+TARGET = 1.0
+"""Variance of every pre-activation, by the methods that can choose it."""
+
+DISTRIBUTIONS = ("normal", "orthogonal")
+GAUSSIAN_STD = 0.01
+"""The baseline of the paper."""
+
+MODES = ("fan_in", "fan_out", "average")
+NETWORK_MODES = (*MODES, "balanced")
+
+
+def fan_of(mode: str, fan_in: float, fan_out: float) -> float:
+    """n of a rule, by `MODES`."""
+    return {"fan_in": fan_in, "fan_out": fan_out, "average": (fan_in + fan_out) / 2}[mode]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Incoming:
+    """What a method knows of a weight: its size, and the moments of what feeds it."""
+
+    fan: float
+    """n of the rule, by the method's `fan`."""
+    fan_in: float
+    fan_out: float
+    second: Value
+    """E[x^2] of the inputs, a number or one for each group of the layer. By the method's `tangents`
+    if it reads them."""
+    signal: Signal
+    """What feeds the layer, with the activation before it."""
+    reached: float = 1.0
+    """Share of the layer's inputs that are not padding."""
+    target: float = TARGET
+    """Variance that the weight's products should have."""
+    can_shift: bool = False
+    """Whether biases may make up for a lack of variance: they are trained, one activation feeds the
+    layer, and neither a norm nor the end of the network follows. Known to methods that set biases.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How the weights of a network are drawn; the base of all methods.
+
+    Args:
+        distribution: "normal", or "orthogonal": orthogonal matrices, in the middle of the kernel
+            for convolutions of stride one, with the norm that a normal weight has on average.
+        keep_zeros: whether weights that are zero throughout, such as the last one of a residual
+            branch or the scale of its norm, are taken to be so by design and stay zero. False sets
+            them like all others; so does a model in which every weight is zero.
+
+    Example:
+        >>> @register_method
+        ... class LeCun(Method):
+        ...     name = "lecun"
+        ...     def rule(self, incoming):
+        ...         return incoming.fan_in ** -0.5
+        >>> model = nn.Sequential(nn.Linear(100, 10))
+        >>> mpelu.init.initialize_(model, method="lecun").rows[0].std
+        0.1
+    """
+
+    distribution: str = "normal"
+    keep_zeros: bool = True
+
+    name: ClassVar[str]
+    """What `initialize_` knows it by."""
+    reads_moments: ClassVar[bool] = False
+    """Whether the scale follows from the moments of what feeds a weight. Then weights whose
+    prediction fails on the inputs are scaled by measurement."""
+    reads_tangents: ClassVar[bool] = False
+    """Whether it takes `tangents` of an activation in place of its exact second moment."""
+    sets_biases: ClassVar[bool] = False
+    """Whether `rule_and_bias` may return a variance for the biases, which are zero otherwise."""
+    needs_inputs: ClassVar[bool] = False
+    """Whether it requires inputs to measure the network on."""
+    keeps_weights: ClassVar[bool] = False
+    """Whether weights aren't drawn by a rule; predictions then take them as they are."""
+    is_remedy: ClassVar[bool] = True
+    """Whether `mpelu.diagnose` tries it on a network that it finds at fault."""
+
+    def __post_init__(self) -> None:
+        self._check("distribution", DISTRIBUTIONS)
+
+    def _check(self, option: str, choices: Sequence[str]) -> None:
+        if (value := getattr(self, option)) not in choices:
+            raise ValueError(
+                f"{type(self).__name__}: expected a {option} of {list(choices)}, got {value!r}"
+            )
+
+    def fan(self, fan_in: float, fan_out: float) -> float | None:
+        """n of the rule; None if it has none."""
+        return fan_in
+
+    def rule(self, incoming: Incoming) -> Value:
+        """The standard deviation of a weight, a number or one for each group of the layer."""
+        raise NotImplementedError
+
+    def rule_and_bias(self, incoming: Incoming) -> tuple[Value, float]:
+        """The standard deviation of a weight, and the variance of the biases beside it."""
+        return self.rule(incoming), 0.0
+
+    def tangents(self, activation: ElementwiseFunction) -> Value:
+        """What a first-order rule takes for E[f^2] / Var(y) of an activation f."""
+        return 1.0
+
+    def notes(self, signal: Signal) -> tuple[Note, ...]:
+        """What to say of a weight that this signal feeds."""
+        return ()
+
+    def in_network(self, calls: Sequence[Call]) -> Method:
+        """The method to use for a model that makes these calls."""
+        return self
+
+    @property
+    def balances(self) -> bool:
+        """Whether weights that end in a norm are scaled by their gradients."""
+        return False
+
+    @property
+    def label(self) -> str:
+        """What reports call it, with its options."""
+        return f"{self.name}, orthogonal" if self.distribution == "orthogonal" else self.name
+
+
+METHODS: dict[str, type[Method]] = {}
+"""The table of methods by name."""
+_Class = TypeVar("_Class", bound=type[Method])
+
+
+def register_method(method: _Class) -> _Class:
+    """Adds a method of your own to the table, for `initialize_`, `diagnose` and the lab.
+
+    Args:
+        method: subclass of `Method` with a `name`, whose `rule` says how large a weight is.
+    """
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise TypeError(f"register_method: expected a subclass of Method, got {method!r}")
+    if not isinstance(getattr(method, "name", None), str):
+        raise TypeError(f"register_method: expected {method.__name__} to have a name, got none")
+    METHODS[method.name] = method
+    return method
+
+
+def find_method(method: str | Method) -> Method:
+    """The method of a name with its default options, or the object itself."""
+    if isinstance(method, Method):
+        return method
+    if isinstance(method, str) and method in METHODS:
+        return METHODS[method]()
+    raise ValueError(
+        f"initialize_: expected a method of {list(METHODS)} or an object such as Exact(), got "
+        f"{method!r}"
+    )
+
+
+class AsTheyAre(Method):
+    """Weights that stay as they are, for predictions about a model."""
+
+    name = "as they are"
+    keeps_weights = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted(Method):
+    """A method that reads the moments of what feeds a weight; the base of those below.
+
+    Args:
+        mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" is "fan_in", and
+            with inputs also scales weights that end in a norm, which takes their scale out of the
+            signal, until their gradients come near the last weight's: for one more pass, forward
+            and backward.
+        shapes: whether to set alpha and beta of every trained MPELU, with alpha beta = 1 and a beta
+            that fits the depth of the network: two unrelated inputs leave the network with a
+            correlation of `target`.
+        target: C_f(0), above 0 and below 1; given, it sets shapes. Without it, C_f(0) is at most
+            0.5 with methods that set biases and 0.3 with the others, beta is at most 1, and shapes
+            that are already below that stay.
+        distribution: see `Method`.
+        keep_zeros: see `Method`.
+    """
+
+    mode: str = "balanced"
+    shapes: bool = False
+    target: float | None = None
+    reads_moments = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("mode", NETWORK_MODES)
+        if self.target is not None:
+            if not 0 < self.target < 1:
+                raise ValueError(
+                    f"{type(self).__name__}: expected a target above 0 and below 1, got "
+                    f"{self.target}"
+                )
+            object.__setattr__(self, "shapes", True)
+
+    def fan(self, fan_in: float, fan_out: float) -> float:
+        return fan_of(self._fan_mode, fan_in, fan_out)
+
+    @property
+    def balances(self) -> bool:
+        return self.mode == "balanced"
+
+    @property
+    def _fan_mode(self) -> str:
+        return "fan_in" if self.mode == "balanced" else self.mode
+
+    @property
+    def label(self) -> str:
+        label = f"{self.name} {self._fan_mode}"
+        return f"{label}, orthogonal" if self.distribution == "orthogonal" else label
+
+
+@register_method
+class Exact(Fitted):
+    """N(0, 1 / (n E[x^2])), which keeps the variance of every pre-activation at one; the default.
+
+    Zeros around maps count, where their sizes are known.
+    """
+
+    name = "exact"
+
+    def rule(self, incoming: Incoming) -> Value:
+        return (incoming.target / (incoming.fan * incoming.reached * incoming.second)) ** 0.5
+
+
+@register_method
+class Taylor(Fitted):
+    """N(0, 1 / (n t)), t being E[f^2] by the tangents of the activation at zero: the paper's rule.
+
+    Never below the exact one: the tangents of MPELU lie outside of it, and those of GELU and SiLU
+    inside, so that weights by them would let the signal grow from layer to layer.
+    """
+
+    name = "taylor"
+    reads_tangents = True
+
+    def tangents(self, activation: ElementwiseFunction) -> Value:
+        if has_no_tangent(activation):
+            return exact_factor(activation)
+        factor = _tangent_factor(activation)
+        if activation.has_closed_form:
+            return factor
+        exact = exact_factor(activation)
+        return exact if average(factor) < average(exact) else factor
+
+    def rule(self, incoming: Incoming) -> Value:
+        return (incoming.target / (incoming.fan * incoming.second)) ** 0.5
+
+    def notes(self, signal: Signal) -> tuple[Note, ...]:
+        names = [each.activation.name for each in signal.sources if has_no_tangent(each.activation)]
+        return (tangent_note(names[0]),) if names else ()
+
+
+@register_method
+class Critical(Exact):
+    """Keeps the variance of gradients by the weights, and that of the signal by the biases."""
+
+    name = "critical"
+    sets_biases = True
+    is_remedy = False
+
+    def rule_and_bias(self, incoming: Incoming) -> tuple[Value, float]:
+        if incoming.can_shift:
+            signal, reached = incoming.signal, incoming.reached
+            variance = 1 / (incoming.fan * reached * signal.slope_before)
+            kept = variance * incoming.fan_in * reached * average(signal.second)
+            missing = incoming.target - kept
+            if missing > -1e-6:
+                return variance**0.5, max(0.0, missing)
+        return self.rule(incoming), 0.0  # an activation that needs biases of less than none
+
+
+@register_method
+@dataclass(frozen=True, kw_only=True)
+class Deep(Critical):
+    """`Critical` with orthogonal weights and shapes by depth in a network without norms and
+    shortcuts, and `Exact` in any other.
+    """
+
+    distribution: str = "orthogonal"
+    shapes: bool = True
+    name = "deep"
+
+    def in_network(self, calls: Sequence[Call]) -> Method:
+        return self if is_plain(calls) else Exact(mode=self.mode, keep_zeros=self.keep_zeros)
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+@register_method
+class MSRA(Fitted):
+    """N(0, 2 / (n (1 + slope^2))), for ReLU, leaky ReLU and PReLU (He et al.); other activations
+    are taken for ReLU.
+    """
+
+    name = "msra"
+    reads_tangents = True
+
+    def tangents(self, activation: ElementwiseFunction) -> Value:
+        return 0.5 if activation.slope is None else (1 + activation.slope**2) / 2
+
+    def rule(self, incoming: Incoming) -> Value:
+        return (incoming.target / (incoming.fan * incoming.second)) ** 0.5
+
+
+@register_method
+class Xavier(Method):
+    """N(0, 2 / (fan_in + fan_out)), for linear networks (Glorot and Bengio)."""
+
+    name = "xavier"
+
+    def fan(self, fan_in: float, fan_out: float) -> float:
+        return fan_of("average", fan_in, fan_out)
+
+    def rule(self, incoming: Incoming) -> Value:
+        return float(self.fan(incoming.fan_in, incoming.fan_out) ** -0.5)
+
+
+@register_method
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Method):
+    """N(0, std^2) for every weight, the paper's baseline.
+
+    Args:
+        std: standard deviation; default: 0.01.
+        distribution: see `Method`.
+        keep_zeros: see `Method`.
+    """
+
+    std: float = GAUSSIAN_STD
+    name = "gaussian"
+    is_remedy = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.std < math.inf:
+            raise ValueError(f"Gaussian: expected std > 0, got {self.std}")
+
+    def fan(self, fan_in: float, fan_out: float) -> None:
+        return None
+
+    def rule(self, incoming: Incoming) -> Value:
+        return self.std
+
+
+@register_method
+@dataclass(frozen=True, kw_only=True)
+class LSUV(Method):
+    """Orthonormal weights, each layer scaled until its output on the inputs has unit variance; with
+    one or two outputs, a mean square of one (Mishkin and Matas, "All you need is a good init").
+
+    It needs inputs: one forward pass does it all. Where the pass reaches a layer, everything below
+    is done; the layer is run again on the input at hand until it is done too, and the pass goes on.
+    Batch norm uses the statistics of the batch and dropout is off.
+
+    Args:
+        tolerance: how far from one a variance may stay.
+        max_rounds: how often a layer may be scaled before RuntimeError is raised.
+        keep_zeros: see `Method`.
+    """
+
+    tolerance: float = 0.02
+    max_rounds: int = 20
+    distribution: str = "orthogonal"
+    name = "lsuv"
+    needs_inputs = True
+    keeps_weights = True
+
+    def __post_init__(self) -> None:
+        if self.distribution != "orthogonal":
+            raise ValueError(f"LSUV: its weights are orthogonal, got {self.distribution!r}")
+        if not self.tolerance > 0:
+            raise ValueError(f"LSUV: expected tolerance > 0, got {self.tolerance}")
+        if self.max_rounds < 1:
+            raise ValueError(f"LSUV: expected max_rounds >= 1, got {self.max_rounds}")
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+_LEAST_SHARE = 0.01
+"""The tangents at zero are given up where they have less than this share of E[f^2]."""
+
+
+def exact_factor(activation: ElementwiseFunction) -> Value:
+    """E[f^2] under a standard normal variable."""
+    return activation.moments()[1]
+
+
+def has_no_tangent(activation: ElementwiseFunction) -> bool:
+    """Whether the tangents at zero say nothing about the activation, as those of a squared ReLU."""
+    if activation.has_closed_form:
+        return False  # the tangents are at least those of ReLU
+    return average(_tangent_factor(activation)) < _LEAST_SHARE * average(exact_factor(activation))
+
+
+def _tangent_factor(activation: ElementwiseFunction) -> Value:
+    """E[f^2] of the tangents at zero, as in the paper: (1 + alpha^2 beta^2) / 2 for MPELU."""
+    if activation.slope is not None:
+        return (1 + activation.slope**2) / 2
+    if activation.alpha is not None and activation.beta is not None:
+        return activation.scale**2 * (1 + (activation.alpha * activation.beta) ** 2) / 2
+    value, left, right = activation.at_zero()
+    mixed = 2 * value * (right - left) / math.sqrt(2 * math.pi)
+    return value**2 + mixed + (left**2 + right**2) / 2
+
+
+def tangent_note(name: str) -> Note:
+    """A note about an activation that has no slope at zero for a first-order rule."""
+    said = "its tangents at zero vanish; its exact second moment was used"
+    return Note(f"{name}: {said}", f"of its activation: {said}", lasts=True)
+
+
+def gain(activation: nn.Module | str, method: str | Method = "exact") -> float:
+    """The factor to put before 1 / sqrt(n) in the standard deviation of the weights that follow.
+
+    Args:
+        activation: a module (its own alpha and beta count, averaged over channels) or a name.
+        method: "exact", "taylor" (the paper's), "msra" or "xavier" (linear: always 1).
+
+    Example:
+        >>> round(gain("elu"), 4), round(gain("elu", "taylor"), 4), round(gain("relu"), 4)
+        (1.2452, 1.0, 1.4142)
+    """
+    chosen = find_method(method)
+    if not (chosen.reads_moments or isinstance(chosen, Xavier)):
+        fitted = [name for name, each in METHODS.items() if each.reads_moments]
+        raise ValueError(f"gain: expected a method of {[*fitted, 'xavier']}, got {chosen.name!r}")
+    if not isinstance(activation, (nn.Module, str)):
+        raise TypeError(f"gain: expected a module or a name, got {type(activation).__name__}")
+    found = describe(activation)
+    if found is None:
+        raise ValueError(
+            f"gain: expected an elementwise activation, got {type(activation).__name__}"
+        )
+    if isinstance(chosen, Xavier):
+        return 1.0
+    factor = chosen.tangents(found) if chosen.reads_tangents else exact_factor(found)
+    return 1 / math.sqrt(average(factor))

@@ -1,0 +1,350 @@
+"""Rules for values: arithmetic, activations and other functions of one number, and the way from any
+call to its rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+import mpelu.functional
+from mpelu.activations import describe
+from mpelu.elementwise import (
+    LIKELY_KINKS,
+    ElementwiseFunction,
+    average,
+    exponential,
+    key_of_value,
+    leaky,
+)
+from mpelu.graph import (
+    UNKNOWN,
+    Call,
+    Ref,
+    elementwise_function,
+    is_opaque,
+    layer_of,
+    substitute,
+)
+from mpelu.init.operations.registry import Step, named, register_operation, rule_for
+from mpelu.init.signal import (
+    Note,
+    Signal,
+    activated,
+    added,
+    constant_signal,
+    doubted,
+    input_signal,
+    mixed,
+    multiplied,
+    unknown_signal,
+)
+
+aten: Any = torch.ops.aten
+
+
+def propagate(step: Step) -> Signal:
+    """The signal after any call but that of a layer."""
+    target = step.call.target
+    if target is None:
+        return _input(step.call)
+    if not step.call.fed_by:
+        return _constant(step.call)
+    rule = rule_for(target)
+    found = rule(step) if rule is not None else _without_rule(step)
+    return unknown_signal(step.call, step.inputs) if found is None else found
+
+
+def is_known(call: Call) -> bool:
+    """Whether the call is that of a layer, of an operation with a rule, or of an activation."""
+    if layer_of(call) is not None or rule_for(call.target) is not None:
+        return True
+    if not isinstance(call.target, nn.Module):
+        return False
+    # Asked for while the model runs, so trying a module must not be watched.
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        return describe(call.target) is not None
+
+
+def _input(call: Call) -> Signal:
+    if call.name == UNKNOWN:
+        return unknown_signal(call)
+    return input_signal(call)
+
+
+def _constant(call: Call) -> Signal:
+    """Of a call that nothing feeds: what it computes is the same for every input."""
+    try:
+        value = call.target(*call.args, **call.kwargs)  # type: ignore[misc]
+    except Exception:  # whatever a function called out of its context raises
+        return unknown_signal(call)
+    return (
+        constant_signal(value) if isinstance(value, (Tensor, int, float)) else unknown_signal(call)
+    )
+
+
+def _without_rule(step: Step) -> Signal | None:
+    """A module or function nobody registered: an activation, if trying shows that it is one."""
+    call, target = step.call, step.call.target
+    if not call.fed_by:
+        return None
+    if isinstance(target, nn.Module):
+        activation = describe(target)
+        if activation is not None:
+            return activated(step.first, call.name, activation, step.factor)
+        if not is_opaque(target):
+            return None
+        # Mostly checks of the input and changes of shape.
+        doubt = Note(f"fed through {call.name}, which has no rule; taken as passing its input on")
+        return doubted(replace(step.first, before=None, layer=None), doubt)
+    if len(call.fed_by) > 1:
+        return None
+    found = elementwise(step, probe=True)
+    return None if found is None else as_operation(found)
+
+
+def _pair(step: Step) -> tuple[Signal, Signal] | None:
+    call = step.call
+    one, other = call.argument(0, "input"), call.argument(1, "other")
+    if any(value is None or isinstance(value, (str, complex)) for value in (one, other)):
+        return None
+    return step.signal(one), step.signal(other)
+
+
+@register_operation(*named("add", "radd"))
+def _add(step: Step) -> Signal | None:
+    pair = _pair(step)
+    alpha = step.call.kwargs.get("alpha", 1)
+    if pair is None:
+        return None
+    if alpha != 1:
+        return added(pair[0], multiplied(pair[1], constant_signal(alpha)))
+    return added(*pair)
+
+
+@register_operation(*named("sub", "subtract"))
+def _subtract(step: Step) -> Signal | None:
+    pair = _pair(step)
+    return None if pair is None else added(*pair, sign=-1)
+
+
+@register_operation(*named("rsub"))
+def _subtract_from(step: Step) -> Signal | None:
+    pair = _pair(step)
+    return None if pair is None else added(pair[1], pair[0], sign=-1)
+
+
+@register_operation(*named("neg", "negative"))
+def _negate(step: Step) -> Signal:
+    return multiplied(step.first, constant_signal(-1.0))
+
+
+@register_operation(*named("mul", "multiply", "rmul"))
+def _multiply(step: Step) -> Signal | None:
+    pair = _pair(step)
+    return None if pair is None else multiplied(*pair)
+
+
+@register_operation(*named("div", "divide", "true_divide", "truediv"))
+def _divide(step: Step) -> Signal | None:
+    if step.call.kwargs.get("rounding_mode") is not None:
+        return None
+    return _quotient(step, step.call.argument(0, "input"), step.call.argument(1, "other"))
+
+
+@register_operation(*named("rdiv", "rtruediv"))
+def _divide_into(step: Step) -> Signal | None:
+    return _quotient(step, step.call.args[1], step.call.args[0])
+
+
+def _quotient(step: Step, numerator: Any, divisor: Any) -> Signal | None:
+    if not isinstance(divisor, Ref):
+        if isinstance(divisor, (int, float)) and divisor == 0:
+            return None
+        return multiplied(step.signal(numerator), _finite(constant_signal(1 / divisor)))
+    below = step.signals[divisor.index]
+    # 1 / x has moments only where x stays away from zero.
+    center, spread = average(below.mean), below.overall_variance
+    if not center**2 > 9 * spread:
+        return None
+    inverse = replace(
+        below,
+        mean=1 / center,
+        variance=spread / center**4,
+        before=None,
+        layer=None,
+        growth=-below.growth,
+    )
+    return multiplied(step.signal(numerator), replace(inverse, factor=1 / center**2))
+
+
+def _finite(signal: Signal) -> Signal:
+    return signal if math.isfinite(average(signal.second)) else constant_signal(1.0)
+
+
+_ADDITIONS = frozenset(named("add", "radd", "sub", "subtract", "rsub"))
+
+
+def added_signals(call: Call) -> bool:
+    """Whether the call is an addition or subtraction."""
+    if isinstance(call.target, nn.Module):
+        return False
+    try:
+        return call.target in _ADDITIONS
+    except TypeError:  # a callable that can't be hashed
+        return False
+
+
+_LARGEST = 1e30
+
+
+def elementwise(step: Step, probe: bool = False) -> Signal | None:
+    call, function = step.call, step.call.target
+    if not callable(function) or len(call.fed_by) != 1:
+        return None
+
+    def on_tensor(y: Tensor) -> Tensor:
+        args, kwargs = substitute((call.args, call.kwargs), Ref, lambda _: y)
+        output: Tensor = function(*args, **kwargs)
+        return output
+
+    has_parameters = any(isinstance(value, Tensor) and value.numel() > 1 for value in call.args)
+    if probe or has_parameters:
+        channels = step.first.channels or 1 if has_parameters else 1
+        dims = 4 if call.shape is None else max(2, len(call.shape))
+        activation = elementwise_function(on_tensor, call.name, channels, dims)
+    else:
+        # A function with a rule is torch's own, so that it and its other arguments say all.
+        given = key_of_value(substitute([call.args, call.kwargs], Ref, lambda _: "input"))
+        activation = ElementwiseFunction(
+            name=call.name,
+            apply=lambda y: on_tensor(y.clone()),
+            kinks=LIKELY_KINKS,
+            key=None if given is None else (function, given),
+        )
+    if activation is None:
+        return None
+    after = activated(step.first, call.name, activation, step.factor)
+    is_finite = math.isfinite(average(after.second)) and average(after.second) < _LARGEST
+    return after if is_finite else None
+
+
+# With scales of their own; celu and selu are made of elu.
+register_operation(aten.elu, aten._prelu_kernel)(elementwise)
+
+
+_Describe = Callable[[Call], ElementwiseFunction]
+
+
+def _function(*names: str) -> Callable[[_Describe], _Describe]:
+    def register(function_of: _Describe) -> _Describe:
+        @register_operation(*named(*names))
+        def apply(step: Step) -> Signal | None:
+            if len(step.call.fed_by) != 1:
+                return None
+            return activated(step.first, step.call.name, function_of(step.call), step.factor)
+
+        return function_of
+
+    return register
+
+
+@_function("relu")
+def _relu(call: Call) -> ElementwiseFunction:
+    return leaky(0.0, "relu")
+
+
+@_function("leaky_relu")
+def _leaky_relu(call: Call) -> ElementwiseFunction:
+    return leaky(call.argument(1, "negative_slope", 0.01), "leaky_relu")
+
+
+@_function("prelu")
+def _prelu(call: Call) -> ElementwiseFunction:
+    return leaky(call.argument(1, "weight"), "prelu")
+
+
+@_function("elu")
+def _elu(call: Call) -> ElementwiseFunction:
+    return exponential(call.argument(1, "alpha", 1.0), 1.0, name="elu")
+
+
+@_function("celu")
+def _celu(call: Call) -> ElementwiseFunction:
+    alpha = call.argument(1, "alpha", 1.0)
+    return exponential(alpha, 1 / alpha, name="celu")
+
+
+@_function("selu")
+def _selu(call: Call) -> ElementwiseFunction:
+    found = describe("selu")
+    assert found is not None
+    return found
+
+
+@register_operation(mpelu.functional.mpelu)
+def _mpelu(step: Step) -> Signal:
+    alpha, beta = step.call.argument(1, "alpha"), step.call.argument(2, "beta")
+    return activated(step.first, "mpelu", exponential(alpha, beta, name="mpelu"), step.factor)
+
+
+register_operation(
+    *named(
+        "sigmoid", "tanh", "gelu", "silu", "mish", "softplus", "hardswish", "hardsigmoid",
+        "hardtanh", "relu6", "logsigmoid", "softsign", "tanhshrink", "softshrink", "hardshrink",
+        "sin", "erf", "threshold",
+    )
+)(elementwise)  # fmt: skip
+
+
+@register_operation(
+    *named(
+        "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "abs", "absolute",
+        "square", "cos", "clamp", "clamp_min", "clamp_max", "clip",
+    )
+)  # fmt: skip
+def _formula(step: Step) -> Signal | None:
+    return formula(step, is_inverse=step.call.name in ("rsqrt", "reciprocal"))
+
+
+def as_operation(signal: Signal) -> Signal:
+    """The signal of a function that is a step of a computation rather than an activation."""
+    sources = (replace(source, is_operation=True) for source in signal.sources)
+    return replace(signal, sources=(*sources,))
+
+
+def formula(step: Step, is_inverse: bool) -> Signal | None:
+    """Part of a formula, such as a norm: tangents at zero say nothing about it."""
+    found, before = elementwise(step), step.first
+    if found is None:
+        return None
+    found = as_operation(found)
+    # Errors don't grow by it either: what a norm divides by has the same ones.
+    return replace(
+        found,
+        factor=found.second,
+        before=None,
+        doubts=before.doubts,
+        growth=-before.growth if is_inverse else before.growth,
+    )
+
+
+@register_operation(*named("pow", "float_power"))
+def _power(step: Step) -> Signal | None:
+    exponent = step.call.argument(1, "exponent")
+    return formula(step, exponent < 0) if isinstance(exponent, (int, float)) else None
+
+
+@register_operation(nn.GLU, *named("glu"))
+def _gated(step: Step) -> Signal:
+    gate = activated(mixed(step.first), "sigmoid", _SIGMOID, step.factor)
+    return multiplied(mixed(step.first), gate)
+
+
+_SIGMOID = ElementwiseFunction(name="sigmoid", apply=torch.sigmoid, key=torch.sigmoid)

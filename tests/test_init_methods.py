@@ -1,0 +1,140 @@
+"""The table of methods: names, objects with options, and rules of a user's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import mpelu
+from mpelu import init
+from mpelu.elementwise import average
+from mpelu.lab.config import INIT, Config
+from mpelu.lab.errors import UserError
+from mpelu.lab.training import network
+
+
+def mlp() -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for _ in range(3):
+        layers += [nn.Linear(64, 64), mpelu.MPELU(64)]
+    return nn.Sequential(*layers, nn.Linear(64, 10))
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def lecun() -> Iterator[type[init.Method]]:
+    @init.register_method
+    class LeCun(init.Method):
+        name = "lecun"
+
+        def rule(self, incoming: init.Incoming) -> float:
+            return float(incoming.fan_in**-0.5)
+
+    yield LeCun
+    del init.METHODS["lecun"]
+
+
+def test_a_name_is_the_method_with_its_default_options() -> None:
+    for name, kind in init.METHODS.items():
+        if name == "lsuv":
+            continue
+        one, two = mlp(), mlp()
+        first = init.initialize_(one, method=name, generator=seeded())
+        second = init.initialize_(two, method=kind(), generator=seeded())
+        assert all(map(torch.equal, one.state_dict().values(), two.state_dict().values()))
+        assert first.rule == second.rule
+
+
+def test_a_rule_of_ones_own_sets_every_weight(lecun: type[init.Method]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+    report = init.initialize_(model, method="lecun", generator=seeded())
+    assert [row.std for row in report.rows] == [27**-0.5, 288**-0.5]
+    assert report.rule == "lecun"
+    assert init.initialize_(model, method=lecun(distribution="orthogonal")).rule == (
+        "lecun, orthogonal"
+    )
+
+
+def test_a_rule_of_ones_own_reads_moments_if_it_asks_for_them() -> None:
+    class Half(init.Fitted):
+        name = "half"
+
+        def rule(self, incoming: init.Incoming) -> float:
+            return float((0.5 / (incoming.fan * average(incoming.second))) ** 0.5)
+
+    report = init.initialize_(mlp(), torch.randn(256, 64), Half(), generator=seeded())
+    assert [row.predicted for row in report.rows] == pytest.approx([0.5] * 4)
+    assert all(0.3 < row.measured < 0.8 for row in report.rows if row.measured is not None)
+
+
+def test_a_registered_method_is_an_init_of_the_lab_and_a_remedy_of_the_doctor(
+    lecun: type[init.Method],
+) -> None:
+    config = Config(init="lecun", model="resnet-8", data="digits")
+    network.check_name(config)
+    built = network.build(config, 10, 1, 8)
+    assert built(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    sick = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+    for parameter in sick.parameters():
+        nn.init.normal_(parameter, std=1e-4)
+    found = mpelu.diagnose(sick, torch.randn(32, 64))
+    assert "lecun" in [trial.method for trial in found.trials]
+
+
+def test_a_class_of_ones_own_module_is_an_init_of_the_lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from mpelu.init import Method\n\nclass Tiny(Method):\n    name = 'tiny'\n"
+    text += "    def rule(self, incoming):\n        return 1e-3\n"
+    (tmp_path / "own_method.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = Config(init="own_method:Tiny", model="resnet-8", data="digits")
+    weights = [each for each in network.build(config, 10, 1, 8).parameters() if each.dim() > 1]
+    assert all(each.std().item() == pytest.approx(1e-3, rel=0.2) for each in weights)
+
+
+def test_the_help_of_the_lab_lists_every_method() -> None:
+    assert sorted(INIT) == sorted(["own", *init.METHODS])
+
+
+def test_an_option_that_a_method_does_not_have_is_refused_by_the_lab() -> None:
+    config = Config(init="xavier", init_shape="depth", model="resnet-8", data="digits")
+    with pytest.raises(UserError, match="init_shape: xavier has no such option"):
+        network.build(config, 10, 1, 8)
+
+
+@pytest.mark.parametrize("wrong", ["kaiming", None, 3, init.Exact])
+def test_what_is_no_method_is_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"expected a method of \['exact'.*or an object such as"):
+        init.initialize_(mlp(), method=wrong)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_registered_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected a subclass of Method, got 3"):
+        init.register_method(3)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="expected Nameless to have a name"):
+        init.register_method(type("Nameless", (init.Method,), {}))
+
+
+def test_critical_biases_make_up_for_what_the_weights_leave_out() -> None:
+    incoming = init.Incoming(
+        fan=100.0,
+        fan_in=100.0,
+        fan_out=100.0,
+        second=0.6449,
+        signal=init.Signal(mean=0.1605, variance=0.6191),
+        can_shift=True,
+    )
+    std, variance = init.Critical().rule_and_bias(incoming)
+    # Without an activation before it the slope is one, so the weights have variance 1 / n.
+    assert std == pytest.approx(0.1)
+    assert variance == pytest.approx(1 - (0.6191 + 0.1605**2))
+    assert math.isclose(init.Exact().rule(incoming), (1 / 64.49) ** 0.5)
