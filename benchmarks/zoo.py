@@ -155,7 +155,7 @@ def against_prediction(report: Any, measured: dict[str, float]) -> dict[str, Any
     within = [each for each in ratios if 0.5 <= each[1] <= 2]
     return {
         "placed": sum("left" not in rule and rule != "frozen" for rule in rules),
-        "left": {row.layer: row.note for row in report.rows if row.rule == "left as it was"},
+        "left": {row.layer: row.note for row in report.rows if row.rule == "left unchanged"},
         "measured": sum("measured" in rule for rule in rules),
         "compared": len(ratios),
         "median": statistics.median(ratio for _, ratio, _ in ratios) if ratios else None,

@@ -200,7 +200,7 @@ def test_a_spectral_norm_is_left_and_said(kind: str) -> None:
     x = torch.randn(256, WIDTH)
     report = initialize_(model, x) if kind == "inputs" else initialize_(model, input_shape=(WIDTH,))
     row = report.rows[1]
-    assert (row.rule, "parametrization sets its scale" in row.note) == ("left as it was", True)
+    assert (row.rule, "parametrization sets its scale" in row.note) == ("left unchanged", True)
     assert torch.equal(kept, original)
     with torch.no_grad():
         assert model.eval()(torch.randn(256, WIDTH)).var().item() == pytest.approx(1, rel=0.5)
@@ -216,7 +216,7 @@ def test_a_weight_whose_scale_is_not_free_is_left_with_its_bias_and_said(
     before = {name: value.clone() for name, value in model.named_parameters()}
     report = initialize_(model, **read_by(reads))
     assert all("parametrization sets its scale" in row.note for row in report.rows[:-1])
-    assert {row.rule for row in report.rows[:-1]} == {"left as it was"}
+    assert {row.rule for row in report.rows[:-1]} == {"left unchanged"}
     for name, value in list(model.named_parameters())[:-2]:
         assert torch.equal(value, before[name])
     # What follows knows the scale that training steps see.
@@ -308,7 +308,7 @@ def test_a_part_of_a_weight_under_a_weight_norm_is_left_and_said() -> None:
     model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     norms.weight_norm(model.self_attn, "in_proj_weight")
     report = initialize_(model, torch.randn(8, 5, 16))
-    left = {row.layer for row in report.rows if row.rule == "left as it was" and row.note}
+    left = {row.layer for row in report.rows if row.rule == "left unchanged" and row.note}
     assert "self_attn.parametrizations.in_proj_weight.original1" in left
 
 
@@ -318,7 +318,7 @@ def test_a_weight_norm_whose_length_is_frozen_is_left() -> None:
     first.parametrizations.weight.original0.requires_grad_(False)
     weight = first.weight.detach().clone()
     report = initialize_(model, torch.randn(64, WIDE))
-    assert report.rows[0].rule == "left as it was"
+    assert report.rows[0].rule == "left unchanged"
     assert torch.equal(first.weight, weight)
     assert "exact" in report.rows[1].rule
 

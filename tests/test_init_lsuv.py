@@ -152,5 +152,5 @@ def test_a_weight_that_is_computed_on_the_way_is_left_and_said() -> None:
 
     model = nn.Sequential(Standardized(32, 32), nn.ReLU(), nn.Linear(32, 8))
     report = initialize_(model, torch.randn(64, 32), "lsuv")
-    assert report.rows[0].rule == "left as it was"
+    assert report.rows[0].rule == "left unchanged"
     assert "computed from a parameter" in report.rows[0].note

@@ -239,7 +239,7 @@ def test_a_layer_of_zero_width() -> None:
 
     for inputs in (torch.randn(4, 8), None):
         found = rows(Empty(), inputs)
-        assert found["none.weight"].rule == "left as it was"
+        assert found["none.weight"].rule == "left unchanged"
         assert "exact" in found["one.weight"].rule
 
 

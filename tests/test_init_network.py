@@ -380,7 +380,7 @@ def test_what_is_not_understood_is_said() -> None:
     found = {row.layer: row for row in report.rows}
     assert "taken as independent" in found["out.weight"].note
     for name in ("embedding.weight", "unused.weight"):
-        assert found[name].rule == "left as it was"
+        assert found[name].rule == "left unchanged"
         assert torch.equal(kept[name], model.get_parameter(name))
         assert name in str(report)
     assert not torch.equal(kept["out.weight"], model.out.weight)

@@ -558,7 +558,7 @@ def test_reading_a_parametrization_leaves_a_large_weight_as_it_was(dtype: torch.
         original.uniform_(-1, 1).mul_(0.9 * torch.finfo(dtype).max)
     before = original.detach().clone()
     report = initialize_(model, 0.01 * torch.randn(64, 16).to(dtype))
-    assert report.rows[0].rule == "left as it was"
+    assert report.rows[0].rule == "left unchanged"
     assert torch.equal(original, before)
 
 
@@ -677,7 +677,7 @@ def test_a_weight_that_is_zero_by_design_stays_zero_and_says_so(name: str, reads
     found = {row.layer: row for row in report.rows}
     assert not model.get_parameter(name).any()
     assert "stays zero" in found[name].note
-    assert (found[name].rule, found[name].std) == ("left as it was", 0)
+    assert (found[name].rule, found[name].std) == ("left unchanged", 0)
     # What follows knows that nothing comes from the branch.
     last = report.rows[-1] if report.rows[-1].layer == "out.weight" else found.get("out.weight")
     if last is not None:

@@ -33,7 +33,7 @@ CRITICAL_TARGET, TARGET = 0.5, 0.3
 
 Without them inputs are also pushed apart, so the same shape has a smaller C_f(0)."""
 LARGEST_BETA = 1.0
-"""Of shapes chosen without a target: shallow networks get no more curvature than ELU has."""
+"""Largest beta without a target: shallow networks get no more curvature than ELU has."""
 
 
 def report_depth(rows: Sequence[Row], planned: Planned, sets_biases: bool) -> Report:
@@ -103,7 +103,7 @@ def _over_layer(layer: Layer, plan: Plan | None) -> float | None:
 def _over_operation(
     index: int, fed: int, calls: Sequence[Call], signals: Sequence[Signal]
 ) -> float | None:
-    """The same for any other call."""
+    """From the gradient's variance after any other call to that before it."""
     call, before = calls[index], signals[index].before
     if before is not None and before is not signals[fed].before:
         return signals[index].slope_before
@@ -124,13 +124,13 @@ class _Place:
     """What a call does to the correlation of two inputs."""
 
     fed: tuple[int, ...] = ()
-    """Where it comes from; from nowhere, it is zero."""
+    """Calls that the signal comes from. Without any, the correlation is zero."""
     weights: tuple[float, ...] = ()
-    """Of several paths."""
+    """Weights of several paths."""
     module: MPELU | None = None
     """The MPELU whose shape can be chosen."""
     map: Map | None = None
-    """Of an activation as it is."""
+    """Correlation map of an activation as it is."""
 
 
 class Structure:

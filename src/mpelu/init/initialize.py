@@ -226,6 +226,6 @@ def _quietly(name: str) -> Iterator[None]:
 
 
 def _record_zeros(model: nn.Module, inputs: Inputs, known: Known) -> tuple[list[Call], Weights]:
-    """As `record_shapes`, from a pass; the values of its inputs don't count."""
+    """Records a pass on zeros, whose values don't count, in place of `record_shapes`."""
     calls, weights = record(model, inputs, known=known)
     return [replace(call, args=()) if call.target is None else call for call in calls], weights

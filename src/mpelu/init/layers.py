@@ -144,7 +144,7 @@ Along one axis this is a convolution with ones; over the axes of a map it is the
 
 
 def flat(shape: torch.Size | None) -> Profile:
-    """The same everywhere; without axes where the shape is not known."""
+    """A profile that is the same everywhere; without axes where the shape isn't known."""
     return tuple(torch.ones(size, dtype=torch.float64, device="cpu") for size in (shape or ())[2:])
 
 

@@ -44,13 +44,13 @@ TOLERANCE = 1.25
 """A weight is scaled by measurement where the variance of its output on the example inputs is off
 the prediction by more than this factor."""
 DOUBTED_TOLERANCE = 1.02
-"""The same where the prediction is in doubt."""
+"""The tolerance where the prediction is in doubt."""
 ROUNDING = 1e-10
-"""A variance below this share of the prediction is that of a constant."""
+"""A variance below this share of the prediction belongs to a constant."""
 FEW, LEAST = 4, 32
 """A measurement on at most this many values per channel, or values at all, is noted."""
 FEW_OUTPUTS = 2
-"""Of a layer with at most this many outputs the mean square is measured. Samples differ little
+"""With at most this many outputs, a layer's mean square is measured. Samples differ little
 behind many layers, so a variance of one would take a large mean."""
 UNEVEN = 1.3
 """A measurement is noted where the halves of the batch differ by more than this factor: a few

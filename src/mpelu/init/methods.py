@@ -276,7 +276,7 @@ class Taylor(Fitted):
 
 @register_method
 class Critical(Exact):
-    """Keeps the variance of gradients by the weights, and that of the signal by the biases."""
+    """Weights keep the variance of gradients, and biases make up for what the signal then loses."""
 
     name = "critical"
     sets_biases = True

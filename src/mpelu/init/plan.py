@@ -19,13 +19,13 @@ OFF = 2.0
 SCALELESS = 1e12
 """A doubted prediction isn't believed where a mean square is this far from one, either way."""
 
-NOISE_NOTE = Note("its parametrization can't take random values of mean zero; left as it was")
+NOISE_NOTE = Note("its parametrization can't take random values of mean zero; left unchanged")
 REUSED_NOTE = Note("at a later use its output has another variance", lasts=True)
-STATE_NOTE = Note("its parametrization sets its scale; left as it was")
+STATE_NOTE = Note("its parametrization sets its scale; left unchanged")
 SCALE_NOTE = Note(
     "the function that computes it sets its scale, which doesn't follow the rule", lasts=True
 )
-PART_NOTE = Note("lsuv sets nothing that is computed from a parameter; left as it was")
+PART_NOTE = Note("lsuv sets nothing that is computed from a parameter; left unchanged")
 FEW_NOTE = Note("measured on too few values to judge", lasts=True)
 MEAN_NOTE = Note(
     "few outputs: the mean square was measured, which samples share and a few weights decide",
@@ -33,7 +33,7 @@ MEAN_NOTE = Note(
 )
 UNEVEN_NOTE = Note("its variance differs between the halves of the batch", lasts=True)
 ZERO_NOTE = Note("zero before the call; stays zero (a method with keep_zeros=False sets it)")
-COMPUTED_ZERO_NOTE = Note("other parameters make the weight computed from it zero; left as it was")
+COMPUTED_ZERO_NOTE = Note("other parameters make the weight computed from it zero; left unchanged")
 ZEROS_NOTE = Note("fed by zeros; taken as of unit variance")
 SCALELESS_NOTE = Note(
     "what feeds it has no scale that could be predicted; taken as of unit variance"
@@ -74,7 +74,7 @@ class Plan:
     index: int
     """The first call that uses it."""
     weight: Tensor
-    """As the layer takes it: the parameter, a view of it, or a tensor computed from it."""
+    """What the layer takes: the parameter, a view of it, or a tensor computed from it."""
     bias: Tensor | None
     is_trained: bool
     sources: tuple[Source, ...]
@@ -100,7 +100,7 @@ class Plan:
     is_inverted: bool = False
     """Whether the parameters are found from the weight, by the inverse of a parametrization."""
     left: Note | None = None
-    """Why the parameter is left as it was."""
+    """Why the parameter is left unchanged."""
     groups: int = 1
     is_delta: bool = False
     """Whether an orthogonal weight has its matrix in the middle of the kernel."""

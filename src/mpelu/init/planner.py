@@ -228,7 +228,7 @@ class _Walk:
         return after, profile
 
     def _into_layer(self, layer: Layer) -> Signal:
-        """The signal that feeds a layer, as far as it can be believed."""
+        """The signal that feeds a layer, with notes where it is in doubt."""
         signal = self._signal(layer.fed)
         if self._method.reads_moments:
             by_tangents = self._method.reads_tangents

@@ -31,39 +31,39 @@ class Row:
     layer: str
     """Path of the weight in the model."""
     part: str = ""
-    """Which part of it, where a layer takes a part: "q", "k" or "v" of an attention's weight."""
+    """The part of the weight that the layer takes, such as "q", "k" or "v" of an attention's."""
     rule: str
     """The method and mode; behind them "balanced" if the weight was scaled by its gradient, and
-    "measured" if it was scaled by measurement. "frozen", or "left as it was"."""
+    "measured" if it was scaled by measurement. "frozen", or "left unchanged"."""
     scaled: tuple[str, ...] = ()
-    """The same two words, if they apply."""
+    """Those of the two words that apply."""
     state: str = "set"
     """"set", "left" or "frozen"."""
     feed: str = ""
     """The activation that feeds the layer, several joined by +, or "input"."""
     kinds: tuple[str, ...] = ()
-    """The same without paths, each once."""
+    """The activations without their paths, each once."""
     alpha: float | list[float] | None = None
-    """Of the activation: a number, or one for each channel where they differ."""
+    """alpha of the activation: a number, or one for each channel where they differ."""
     beta: float | list[float] | None = None
     fan: float | None = None
     """n in the rule."""
     std: float
-    """Of the weights; over all groups where these differ."""
+    """Standard deviation of the weights, over all groups where these differ."""
     predicted: float | None = None
-    """Variance of the layer's output by propagation of moments."""
+    """Variance of the layer's output, as predicted by following the moments of the signal."""
     measured: float | None = None
-    """The same on the example inputs; of one or two outputs the mean square, which `predicted` is
-    too, since weights have mean zero."""
+    """Variance of the layer's output on the inputs. With one or two outputs it is the mean square,
+    and so is `predicted`, since weights have mean zero."""
     gradient: float | None = None
     """Predicted variance of the gradient at the layer's output, relative to the last call's.
-    This and the next two are predicted by "critical", "deep" and shapes by depth."""
+    "critical", "deep" and shapes by depth predict this and the next two."""
     chi: float | None = None
     """Factor of the gradient's variance over the layer and the activation before it."""
     correlation: float | None = None
-    """Of two unrelated inputs at the layer's output."""
+    """Correlation of two unrelated inputs at the layer's output."""
     notes: tuple[Note, ...] = ()
-    """What was assumed, or why the weight was left as it was."""
+    """What was assumed, or why the weight was left unchanged."""
 
     @property
     def note(self) -> str:
@@ -97,7 +97,7 @@ class Report:
     """The method and mode of all weights that were set."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain numbers, strings and lists."""
+        """The report as plain numbers, strings and lists."""
         rows = [{**asdict(row), "note": row.note} for row in self.rows]
         return {"rows": rows, "correlation": self.correlation, "rule": self.rule}
 
@@ -131,7 +131,7 @@ class Report:
             counts += [f"{count} {said}"] if count else []
         left = sum(row.state == "left" for row in self.rows)
         frozen = sum(row.state == "frozen" for row in self.rows)
-        counts += [f"{left} left as {'it was' if left == 1 else 'they were'}"] if left else []
+        counts += [f"{left} left unchanged"] if left else []
         counts += [f"{frozen} frozen"] if frozen else []
         line = f"{self.rule or 'initialized'}: {', '.join(counts)}"
         if self.correlation is not None:
@@ -206,7 +206,7 @@ def rows_of(
     rows += [
         Row(
             layer=name,
-            rule="left as it was" if parameter.requires_grad else "frozen",
+            rule="left unchanged" if parameter.requires_grad else "frozen",
             state="left" if parameter.requires_grad else "frozen",
             std=deviation(parameter),
             notes=(_reason_left(model, name, weights.used),) if parameter.requires_grad else (),
@@ -215,7 +215,7 @@ def rows_of(
         if parameter.dim() > 1 and name not in placed and id(parameter) not in reset
     ]
     rows += [
-        Row(layer=name, rule="left as it was", state="left", std=0.0, notes=(ZERO_NOTE,))
+        Row(layer=name, rule="left unchanged", state="left", std=0.0, notes=(ZERO_NOTE,))
         for name, parameter in parameters.items()
         if name in zeros and id(parameter) in reset and parameter.requires_grad
     ]
@@ -229,7 +229,7 @@ def _row(plan: Plan, rule: str, outcome: Measured, weights: Weights, part: str) 
     alone = plan.sources[0].activation if len(plan.sources) == 1 else None
     state = "frozen" if not plan.is_trained else "left" if plan.left is not None else "set"
     scaled = (*["balanced"] * outcome.is_balanced, *["measured"] * outcome.is_scaled)
-    rules = {"frozen": "frozen", "left": "left as it was", "set": ", ".join([rule, *scaled])}
+    rules = {"frozen": "frozen", "left": "left unchanged", "set": ", ".join([rule, *scaled])}
     return Row(
         layer=plan.name,
         part=part,
@@ -285,12 +285,12 @@ def _notes(plan: Plan, outcome: Measured) -> tuple[Note, ...]:
 
 def _reason_left(model: nn.Module, name: str, used: Mapping[str, str]) -> Note:
     if _is_scripted(model, name):
-        return Note("inside a scripted module, which can't be looked into; left as it was")
+        return Note("inside a scripted module, which can't be looked into; left unchanged")
     if not used:  # torch.fx shows which functions are called, not what computes their weights
-        return Note("torch.fx shows no layer that uses it; left as it was (inputs may show one)")
+        return Note("torch.fx shows no layer that uses it; left unchanged (inputs may show one)")
     if name not in used:
-        return Note("not used in the forward pass; left as it was")
-    said = "but not as the weight of a layer that the input feeds; left as it was"
+        return Note("not used in the forward pass; left unchanged")
+    said = "but not as the weight of a layer that the input feeds; left unchanged"
     return Note(f"used by {used[name]}, {said}", f"used, {said}")
 
 

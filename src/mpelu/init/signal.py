@@ -32,7 +32,7 @@ UNSTABLE = 3.0
 
 @dataclass(frozen=True)
 class Note:
-    """What was assumed about a weight, or why it was left as it was."""
+    """What was assumed about a weight, or why it was left unchanged."""
 
     text: str
     group: str = ""

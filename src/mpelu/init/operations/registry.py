@@ -88,7 +88,7 @@ def register_operation(*targets: Any) -> Callable[[_Rule], _Rule]:
 
 
 def rule_for(target: Any) -> Rule | None:
-    """The rule of an operation, or None; an ATen operation has that of torch's function."""
+    """The rule of an operation, or None. An ATen operation has the rule of torch's function."""
     if isinstance(target, OpOverload):
         target = target.overloadpacket
     if isinstance(target, OpOverloadPacket):
@@ -112,7 +112,7 @@ def _aten_rule(operation: OpOverloadPacket) -> Rule | None:
 
 
 def named(*names: str) -> Iterator[Any]:
-    """Every spelling of a function: of torch, a method, in place, an operator, functional."""
+    """Every spelling of a function: in torch, as a method, in place, as an operator, functional."""
     for name in names:
         for place in (torch, Tensor, F, torch._C._nn, torch.special, operator, torch.linalg):
             for spelling in (name, f"{name}_", f"__{name}__", f"__i{name}__"):

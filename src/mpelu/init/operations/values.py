@@ -50,7 +50,7 @@ aten: Any = torch.ops.aten
 
 
 def propagate(step: Step) -> Signal:
-    """The signal after any call but that of a layer."""
+    """The signal after any call that runs no layer."""
     target = step.call.target
     if target is None:
         return _input(step.call)
@@ -62,7 +62,7 @@ def propagate(step: Step) -> Signal:
 
 
 def is_known(call: Call) -> bool:
-    """Whether the call is that of a layer, of an operation with a rule, or of an activation."""
+    """Whether the call runs a layer, an operation with a rule, or an activation."""
     if layer_of(call) is not None or rule_for(call.target) is not None:
         return True
     if not isinstance(call.target, nn.Module):
@@ -79,7 +79,7 @@ def _input(call: Call) -> Signal:
 
 
 def _constant(call: Call) -> Signal:
-    """Of a call that nothing feeds: what it computes is the same for every input."""
+    """The signal after a call that nothing feeds, which computes the same for every input."""
     try:
         value = call.target(*call.args, **call.kwargs)  # type: ignore[misc]
     except Exception:  # whatever a function called out of its context raises
