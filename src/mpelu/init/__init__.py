@@ -24,13 +24,7 @@ from mpelu.init.methods import (
 from mpelu.init.operations import Step, register_operation
 from mpelu.init.planner import predict
 from mpelu.init.report import Report, Row
-from mpelu.init.rules import (
-    exact_normal_,
-    gaussian_,
-    msra_normal_,
-    taylor_normal_,
-    xavier_normal_,
-)
+from mpelu.init.rules import exact_normal_, taylor_normal_
 from mpelu.init.signal import Note, Signal
 
 __all__ = [
@@ -54,14 +48,11 @@ __all__ = [
     "exact_normal_",
     "find_method",
     "gain",
-    "gaussian_",
     "initialize_",
-    "msra_normal_",
     "predict",
     "register_method",
     "register_operation",
     "residual_bound",
     "residual_share",
     "taylor_normal_",
-    "xavier_normal_",
 ]

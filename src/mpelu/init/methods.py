@@ -23,9 +23,6 @@ TARGET = 1.0
 """Variance of every pre-activation, by the methods that can choose it."""
 
 DISTRIBUTIONS = ("normal", "orthogonal")
-GAUSSIAN_STD = 0.01
-"""The baseline of the paper."""
-
 MODES = ("fan_in", "fan_out", "average")
 NETWORK_MODES = (*MODES, "balanced")
 
@@ -352,7 +349,7 @@ class Gaussian(Method):
         keep_zeros: see `Method`.
     """
 
-    std: float = GAUSSIAN_STD
+    std: float = 0.01
     name = "gaussian"
     is_remedy = False
 

@@ -147,7 +147,7 @@ def gaussian_(network: nn.Module, std: float) -> None:
     """Draws convolutions from a Gaussian; zeros all biases."""
     for module in _weighted(network):
         if isinstance(module, nn.Conv2d):
-            rules.gaussian_(module.weight, std)
+            nn.init.normal_(module.weight, std=std)
     network.own_initialization = f"gaussian std {std:g}"  # type: ignore[assignment]
 
 
