@@ -1,4 +1,5 @@
-"""One table of rules: how each operation changes the signal that goes through it.
+"""The table of rules, and the way from a call to the signal after it: by its rule, as an
+activation, or unknown.
 
 A rule is registered for exact keys: function objects, or classes of modules (a subclass has the
 rule of its nearest base class).
@@ -6,9 +7,10 @@ rule of its nearest base class).
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -16,9 +18,30 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes
 
-from mpelu.graph import LEAVES, Call, Ref
-from mpelu.init.signal import Factor, Note, Signal, constant_signal
+from mpelu.activations import describe
+from mpelu.elementwise import LIKELY_KINKS, ElementwiseFunction, average, key_of_value
+from mpelu.graph import (
+    LEAVES,
+    UNKNOWN,
+    Call,
+    Ref,
+    elementwise_function,
+    is_opaque,
+    layer_of,
+    substitute,
+)
+from mpelu.init.signal import (
+    Factor,
+    Note,
+    Signal,
+    activated,
+    constant_signal,
+    doubted,
+    input_signal,
+    unknown_signal,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,3 +155,103 @@ def alone(name: str) -> Note:
         f"fed by {name}, whose inputs are taken as independent",
         "fed by operations over values that are taken as independent",
     )
+
+
+def propagate(step: Step) -> Signal:
+    """The signal after any call that runs no layer."""
+    target = step.call.target
+    if target is None:
+        return _input(step.call)
+    if not step.call.fed_by:
+        return _constant(step.call)
+    rule = rule_for(target)
+    found = rule(step) if rule is not None else _without_rule(step)
+    return unknown_signal(step.call, step.inputs) if found is None else found
+
+
+def is_known(call: Call) -> bool:
+    """Whether the call runs a layer, an operation with a rule, or an activation."""
+    if layer_of(call) is not None or rule_for(call.target) is not None:
+        return True
+    if not isinstance(call.target, nn.Module):
+        return False
+    # Asked for while the model runs, so trying a module must not be watched.
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        return describe(call.target) is not None
+
+
+def _input(call: Call) -> Signal:
+    if call.name == UNKNOWN:
+        return unknown_signal(call)
+    return input_signal(call)
+
+
+def _constant(call: Call) -> Signal:
+    """The signal after a call that nothing feeds, which computes the same for every input."""
+    try:
+        value = call.target(*call.args, **call.kwargs)  # type: ignore[misc]
+    except Exception:  # whatever a function called out of its context raises
+        return unknown_signal(call)
+    return (
+        constant_signal(value) if isinstance(value, (Tensor, int, float)) else unknown_signal(call)
+    )
+
+
+def _without_rule(step: Step) -> Signal | None:
+    """A module or function nobody registered: an activation, if trying shows that it is one."""
+    call, target = step.call, step.call.target
+    if not call.fed_by:
+        return None
+    if isinstance(target, nn.Module):
+        activation = describe(target)
+        if activation is not None:
+            return activated(step.first, call.name, activation, step.factor)
+        if not is_opaque(target):
+            return None
+        # Mostly checks of the input and changes of shape.
+        doubt = Note(f"fed through {call.name}, which has no rule; taken as passing its input on")
+        return doubted(replace(step.first, before=None, layer=None), doubt)
+    if len(call.fed_by) > 1:
+        return None
+    found = elementwise(step, probe=True)
+    return None if found is None else as_operation(found)
+
+
+_LARGEST = 1e30
+
+
+def elementwise(step: Step, probe: bool = False) -> Signal | None:
+    call, function = step.call, step.call.target
+    if not callable(function) or len(call.fed_by) != 1:
+        return None
+
+    def on_tensor(y: Tensor) -> Tensor:
+        args, kwargs = substitute((call.args, call.kwargs), Ref, lambda _: y)
+        output: Tensor = function(*args, **kwargs)
+        return output
+
+    has_parameters = any(isinstance(value, Tensor) and value.numel() > 1 for value in call.args)
+    if probe or has_parameters:
+        channels = step.first.channels or 1 if has_parameters else 1
+        dims = 4 if call.shape is None else max(2, len(call.shape))
+        activation = elementwise_function(on_tensor, call.name, channels, dims)
+    else:
+        # A function with a rule is torch's own, so that it and its other arguments say all.
+        given = key_of_value(substitute([call.args, call.kwargs], Ref, lambda _: "input"))
+        activation = ElementwiseFunction(
+            name=call.name,
+            apply=lambda y: on_tensor(y.clone()),
+            kinks=LIKELY_KINKS,
+            key=None if given is None else (function, given),
+        )
+    if activation is None:
+        return None
+    after = activated(step.first, call.name, activation, step.factor)
+    is_finite = math.isfinite(average(after.second)) and average(after.second) < _LARGEST
+    return after if is_finite else None
+
+
+def as_operation(signal: Signal) -> Signal:
+    """The signal of a function that is a step of a computation rather than an activation."""
+    sources = (replace(source, is_operation=True) for source in signal.sources)
+    return replace(signal, sources=(*sources,))
