@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpelu.activations import TABLE, ActivationRecord, find_activation
+from mpelu.activations import TABLE, ActivationRecord, find_activation, find_function
 from mpelu.activations.table import known_function
 from mpelu.graph import elementwise, elementwise_function, isolated
 from mpelu.modules import MIN_BETA
@@ -50,11 +50,6 @@ class Start:
     """Largest difference to the function that is kept, for any input; None if none is kept."""
     slope: float = 0.0
     """The largest slope of a leaky ReLU that is kept, whose error depends on the input."""
-
-    def fits(self, dtype: torch.dtype) -> bool:
-        """Whether alpha and beta are finite in a dtype."""
-        values = (torch.as_tensor(each).to(dtype) for each in (self.alpha, self.beta))
-        return all(bool(each.isfinite().all()) for each in values)
 
     def error_at(self, lowest: float | None, dtype: torch.dtype) -> float | None:
         """The largest difference for inputs down to the lowest, with alpha and beta of a dtype."""
@@ -139,6 +134,15 @@ def wanted(module: nn.Module, replace: Sequence[type[nn.Module]] | None) -> Kind
     if isinstance(module, tuple(replace)):
         return kind or Kind(type(module).__name__, None, module)
     return kind if kind is not None and is_among(kind.record, replace) else None
+
+
+def wanted_function(value: Any, replace: Sequence[type[nn.Module]] | None) -> Kind | None:
+    """The same for the value of an attribute, which may be an activation's function."""
+    record = find_function(value)
+    if record is None or not is_among(record, replace):
+        return None
+    computed = module_for(record, (), {})
+    return None if computed is None else Kind(record.label, record, computed)
 
 
 def is_among(record: ActivationRecord | None, replace: Sequence[type[nn.Module]] | None) -> bool:
