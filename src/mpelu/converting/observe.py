@@ -114,7 +114,6 @@ def observe(
     model: nn.Module,
     inputs: Inputs | None,
     activations: Sequence[nn.Module] = (),
-    *,
     left: Collection[int] = (),
 ) -> Observation:
     """Watches the activations in one forward pass, or in a symbolic trace if there are no inputs.

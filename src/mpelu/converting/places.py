@@ -50,6 +50,8 @@ class Place:
     kind: Kind
     near: list[Tensor]
     """Parameters of the modules around it."""
+    start: Start | str = ""
+    """Alpha and beta to start from, or why it is left."""
 
     @property
     def was(self) -> str:
@@ -159,7 +161,6 @@ def check_paths(
 
 def swap_all(
     places: Sequence[Place],
-    starts: Sequence[Start | str],
     seen: Mapping[int, Seen],
     shared: bool,
     dim: int | Mapping[str, int] | None,
@@ -169,15 +170,14 @@ def swap_all(
 
     Args:
         places: all activations.
-        starts: alpha and beta of each, or why it is left.
         seen: what the model does with each, by the id of its module.
         shared: whether all channels share one alpha and beta.
         dim: dimension of the channels, for all or by path; None for the one that was found.
         notes: what to know about an activation, by the id of its original.
     """
     made: dict[int, _Replacement] = {}
-    for place, start in zip(places, starts, strict=True):
-        key = id(place.module)
+    for place in places:
+        key, start = id(place.module), place.start
         if isinstance(start, str):
             made[key] = _Replacement(note="its parameters are shared with one that is left")
         elif seen[key].takes_more:
@@ -190,8 +190,8 @@ def swap_all(
             make = _Maker(place, start, inplace=seen[key].in_place)
             made[key] = _replacement(place, make, seen[key].sites, shared, given)
     rows = []
-    for place, start in zip(places, starts, strict=True):
-        new, error = made[id(place.module)], None
+    for place in places:
+        start, new, error = place.start, made[id(place.module)], None
         notes_here = [start if isinstance(start, str) else new.note]
         if new.module is None or isinstance(start, str):
             place.put_back()

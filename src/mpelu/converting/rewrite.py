@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib
 import inspect
+import itertools
 import linecache
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,98 +23,6 @@ from mpelu.converting.observe import observe
 from mpelu.converting.places import find_places, is_skipped
 from mpelu.converting.recognize import is_among, module_for
 from mpelu.graph import Inputs, arguments, evaluating, reason, substitute, unchanged
-
-
-@dataclass(frozen=True)
-class _Code:
-    """The code of a method that torch.fx wrote, in a form that can be pickled."""
-
-    source: str
-    names: dict[str, Any]
-    """Objects that the source refers to."""
-    imports: dict[str, str]
-    """Python modules that the source refers to, by name."""
-
-    @classmethod
-    def of(cls, graph: fx.Graph) -> _Code:
-        code = graph.python_code("self")
-        imports = {k: v.__name__ for k, v in code.globals.items() if isinstance(v, ModuleType)}
-        names = {k: v for k, v in code.globals.items() if k not in imports}
-        return cls(code.src.strip(), names, imports)
-
-    def function(self, name: str) -> Any:
-        """Makes the method, with its source where tracebacks and torch.jit look for it."""
-        file = f"<mpelu.convert {hashlib.sha256(self.source.encode()).hexdigest()[:12]}>"
-        linecache.cache[file] = len(self.source), None, self.source.splitlines(True), file
-        modules = {key: importlib.import_module(path) for key, path in self.imports.items()}
-        space: dict[str, Any] = {**self.names, **modules}
-        exec(compile(self.source, file, "exec"), space)
-        function = space["forward"]
-        function.__code__ = function.__code__.replace(co_name=name)
-        function.__name__ = name
-        return function
-
-
-class Rewritten:
-    """Marks a class with rewritten methods, which inherits from a module's own class.
-
-    Copies of such a module, and modules loaded from a pickle, get such a class again.
-    """
-
-    _rewritten: ClassVar[tuple[type[nn.Module], dict[str, _Code]]]
-    """The module's own class, and the code of the methods."""
-
-    def __init_subclass__(cls) -> None:
-        """Does nothing: the base must not take the class for one of its users' subclasses."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        reduced: Any = super().__reduce_ex__(max(2, protocol))
-        _, (_, *args), *rest = reduced
-        return _made_again, (*type(self)._rewritten, *args), *rest
-
-
-def _inherited(kind: Any, methods: dict[str, _Code], **more: Any) -> type[nn.Module]:
-    """Makes a class that inherits from a module's own, with these methods and attributes."""
-    if issubclass(kind, Rewritten):
-        kind, before = kind._rewritten
-        methods = {**before, **methods}
-    body = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    body.update({name: code.function(name) for name, code in methods.items()}, **more)
-    body["_rewritten"] = kind, methods
-    try:
-        made: type[nn.Module] = type(kind)(kind.__name__, (Rewritten, kind), body)
-    except Exception as error:  # whatever a metaclass raises
-        raise _NotTraced(f"no class can inherit from {kind.__name__}: {reason(error)}") from error
-    return made
-
-
-def _made_again(kind: type[nn.Module], methods: dict[str, _Code], *args: Any) -> Any:
-    inherited: Any = _inherited(kind, methods)
-    return inherited.__new__(inherited, *args)
-
-
-@contextlib.contextmanager
-def _numbers_read(owner: nn.Module) -> Iterator[dict[str, float]]:
-    """Collects the attributes of a module that are numbers and that the code inside reads."""
-    found: dict[str, float] = {}
-    kind, plain = type(owner), vars(owner).keys() - vars(nn.Module()).keys()
-
-    def read(self: Any, name: str) -> Any:
-        value = kind.__getattribute__(self, name)
-        if name in plain and isinstance(value, (int, float)):
-            found[name] = value
-        return value
-
-    set_class(owner, _inherited(kind, {}, __getattribute__=read))
-    try:
-        yield found
-    finally:
-        set_class(owner, kind)
-
-
-def set_class(module: nn.Module, kind: type) -> None:
-    """Sets the class of a module, even where its own class overrides `__setattr__`."""
-    object.__setattr__(module, "__class__", kind)
 
 
 @dataclass
@@ -216,65 +125,6 @@ def _constant_arguments(
     return found
 
 
-@contextlib.contextmanager
-def _watched(owner: nn.Module) -> Iterator[list[str]]:
-    """Undoes what the code inside changes, and lists it once the code has run.
-
-    A trace would lack all of it: counters, attributes that are set, numbers that are drawn.
-    """
-    changed: list[str] = []
-    with unchanged(list(owner.modules())):
-        before = _state(owner)
-        try:
-            yield changed
-        finally:
-            after = _state(owner)
-            differing = [key for key in before | after if before.get(key) != after.get(key)]
-            changed += sorted(differing)
-
-
-def _state(owner: nn.Module) -> dict[str, Any]:
-    """Marks of everything that code may change, by its name."""
-    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    generators = [state.tolist() for state in (torch.get_rng_state(), *gpus)]
-    found: dict[str, Any] = {"the state of a random generator": (random.getstate(), generators)}
-    for path, module in owner.named_modules():
-        own = {key: value for key, value in vars(module).items() if key not in _EVERY_MODULES}
-        for key, value in {
-            **own,
-            **module._parameters,
-            **module._buffers,
-            **module._modules,
-        }.items():
-            # Attributes of this name are set by torch.fx.
-            is_constant = key.startswith("_tensor_constant")
-            name = "a tensor that it makes" if is_constant else f"{path}.{key}".lstrip(".")
-            found[name] = _mark(value)
-    return found
-
-
-_EVERY_MODULES = frozenset(vars(nn.Module()))
-
-
-def _mark(value: Any) -> Any:
-    """Something that is equal as long as the value is the same. It keeps the value, for its id."""
-    if isinstance(value, Tensor):
-        return id(value), -1 if value.is_inference() else value._version, value
-    if type(value) in (list, tuple, set):
-        return [_mark(item) for item in value]
-    if type(value) is dict:
-        return [(_mark(key), _mark(item)) for key, item in value.items()]
-    is_plain = value is None or type(value) in (bool, int, float, str)
-    return (value,) if is_plain else (id(value), value)
-
-
-class _Shallow(fx.Tracer):
-    """Follows the code of one module, but not of the modules it calls."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return True
-
-
 def _rewrite(
     owner: nn.Module, method: str, calls: Sequence[dict[str, Any]]
 ) -> tuple[list[nn.Module], dict[str, float]]:
@@ -320,6 +170,126 @@ def _rewrite(
     return list(modules.values()), read
 
 
+class _Shallow(fx.Tracer):
+    """Follows the code of one module, but not of the modules it calls."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def _watched(owner: nn.Module) -> Iterator[list[str]]:
+    """Undoes what the code inside changes, and lists it once the code has run.
+
+    A trace would lack all of it: counters, attributes that are set, numbers that are drawn.
+    """
+    changed: list[str] = []
+    with unchanged(list(owner.modules())):
+        before = _state(owner)
+        try:
+            yield changed
+        finally:
+            after = _state(owner)
+            differing = [key for key in before | after if before.get(key) != after.get(key)]
+            changed += sorted(differing)
+
+
+def _state(owner: nn.Module) -> dict[str, Any]:
+    """Marks of everything that code may change, by its name."""
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    generators = [state.tolist() for state in (torch.get_rng_state(), *gpus)]
+    found: dict[str, Any] = {"the state of a random generator": (random.getstate(), generators)}
+    of_every_module = vars(nn.Module()).keys()
+    for path, module in owner.named_modules():
+        own = {key: value for key, value in vars(module).items() if key not in of_every_module}
+        stored = {**own, **module._parameters, **module._buffers, **module._modules}
+        for key, value in stored.items():
+            is_constant = key.startswith("_tensor_constant")  # set by torch.fx
+            name = "a tensor that it makes" if is_constant else f"{path}.{key}".lstrip(".")
+            found[name] = _mark(value)
+    return found
+
+
+def _mark(value: Any) -> Any:
+    """Something that is equal as long as the value is the same. It keeps the value, for its id."""
+    if isinstance(value, Tensor):
+        return id(value), -1 if value.is_inference() else value._version, value
+    if type(value) in (list, tuple, set):
+        return [_mark(item) for item in value]
+    if type(value) is dict:
+        return [(_mark(key), _mark(item)) for key, item in value.items()]
+    is_plain = value is None or type(value) in (bool, int, float, str)
+    return (value,) if is_plain else (id(value), value)
+
+
+@contextlib.contextmanager
+def _numbers_read(owner: nn.Module) -> Iterator[dict[str, float]]:
+    """Collects the attributes of a module that are numbers and that the code inside reads."""
+    found: dict[str, float] = {}
+    kind, plain = type(owner), vars(owner).keys() - vars(nn.Module()).keys()
+
+    def read(self: Any, name: str) -> Any:
+        value = kind.__getattribute__(self, name)
+        if name in plain and isinstance(value, (int, float)):
+            found[name] = value
+        return value
+
+    set_class(owner, _inherited(kind, {}, __getattribute__=read))
+    try:
+        yield found
+    finally:
+        set_class(owner, kind)
+
+
+def _with_mode(training: fx.Graph, evaluation: fx.Graph) -> fx.Graph | None:
+    """One graph for both modes, in which flags such as that of F.dropout come from the module."""
+    one, other = list(training.nodes), list(evaluation.nodes)
+    if [(n.op, str(n.target)) for n in one] != [(n.op, str(n.target)) for n in other]:
+        return None
+    for node, twin in zip(one, other, strict=True):
+        mine = {**dict(enumerate(node.args)), **node.kwargs}
+        its = {**dict(enumerate(twin.args)), **twin.kwargs}
+        flags = {key for key in mine if mine[key] is True and its.get(key) is False}
+        if any(str(mine[key]) != str(its.get(key)) for key in mine if key not in flags):
+            return None
+        if flags:
+            with training.inserting_before(node):
+                mode = training.create_node("get_attr", "training")
+            node.args = tuple(mode if i in flags else a for i, a in enumerate(node.args))
+            node.kwargs = {k: mode if k in flags else v for k, v in node.kwargs.items()}
+    return training
+
+
+def _put_modules(owner: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
+    """Makes the graph call a module for every activation function; returns these by name."""
+    made: dict[str, nn.Module] = {}
+    numbers = itertools.count()
+    nodes = list(graph.nodes)
+    for index, node in enumerate(nodes):
+        function = getattr(Tensor, node.target, None) if node.op == "call_method" else node.target
+        record = find_function(function) if node.op in ("call_function", "call_method") else None
+        if record is None:
+            continue
+        named = dict(node.kwargs)
+        if str(getattr(node.target, "__name__", node.target)).endswith("_"):
+            named["inplace"] = True
+        module = module_for(record, node.args[1:], named)
+        if module is None:
+            continue
+        source = node.args[0] if node.args else node.kwargs["input"]
+        names = (f"{record.name}_{number}" for number in numbers)
+        name = next(each for each in names if not hasattr(owner, each))
+        made[name] = module.train(owner.training)
+        with graph.inserting_before(node):
+            called = graph.call_module(name, (source,))
+        if getattr(module, "inplace", False) and isinstance(source, fx.Node):
+            # What follows takes the output, which is the same tensor. Views of it may remain.
+            source.replace_all_uses_with(called, set(nodes[index + 1 :]).__contains__)
+        node.replace_all_uses_with(called)
+        graph.erase_node(node)
+    return made
+
+
 def _other_callers(owner: nn.Module, methods: set[str]) -> list[tuple[str, str]]:
     """Other methods of a module's class that call activation functions, and which they call."""
     found = []
@@ -348,61 +318,77 @@ def _names_in(function: Any) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def _with_mode(training: fx.Graph, evaluation: fx.Graph) -> fx.Graph | None:
-    """One graph for both modes, in which flags such as that of F.dropout come from the module."""
-    one, other = list(training.nodes), list(evaluation.nodes)
-    if [(n.op, str(n.target)) for n in one] != [(n.op, str(n.target)) for n in other]:
-        return None
-    for node, twin in zip(one, other, strict=True):
-        mine = {**dict(enumerate(node.args)), **node.kwargs}
-        its = {**dict(enumerate(twin.args)), **twin.kwargs}
-        flags = {key for key in mine if mine[key] is True and its.get(key) is False}
-        if any(str(mine[key]) != str(its.get(key)) for key in mine if key not in flags):
-            return None
-        if flags:
-            with training.inserting_before(node):
-                mode = training.create_node("get_attr", "training")
-            node.args = tuple(mode if i in flags else a for i, a in enumerate(node.args))
-            node.kwargs = {k: mode if k in flags else v for k, v in node.kwargs.items()}
-    return training
+# --- Classes with new code ----------------------------------------------------------------------
 
 
-def _put_modules(owner: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
-    """Makes the graph call a module for every activation function; returns these by name."""
-    made: dict[str, nn.Module] = {}
-    count = 0
-    for node in list(graph.nodes):
-        function = getattr(Tensor, node.target, None) if node.op == "call_method" else node.target
-        record = find_function(function) if node.op in ("call_function", "call_method") else None
-        named = {**node.kwargs, "inplace": True} if _ends_in_underscore(node) else node.kwargs
-        module = None if record is None else module_for(record, node.args[1:], dict(named))
-        if record is None or module is None:
-            continue
-        source = node.args[0] if node.args else node.kwargs["input"]
-        name = f"{record.name}_{count}"
-        while hasattr(owner, name) or name in made:
-            count += 1
-            name = f"{record.name}_{count}"
-        made[name] = module.train(owner.training)
-        with graph.inserting_before(node):
-            called = graph.call_module(name, (source,))
-        if getattr(module, "inplace", False) and isinstance(source, fx.Node):
-            # What follows takes the output, which is the same tensor. Views of it may remain.
-            source.replace_all_uses_with(called, set(_after(node)).__contains__)
-        node.replace_all_uses_with(called)
-        graph.erase_node(node)
-        count += 1
+@dataclass(frozen=True)
+class _Code:
+    """The code of a method that torch.fx wrote, in a form that can be pickled."""
+
+    source: str
+    names: dict[str, Any]
+    """Objects that the source refers to."""
+    imports: dict[str, str]
+    """Python modules that the source refers to, by name."""
+
+    @classmethod
+    def of(cls, graph: fx.Graph) -> _Code:
+        code = graph.python_code("self")
+        imports = {k: v.__name__ for k, v in code.globals.items() if isinstance(v, ModuleType)}
+        names = {k: v for k, v in code.globals.items() if k not in imports}
+        return cls(code.src.strip(), names, imports)
+
+    def function(self, name: str) -> Any:
+        """Makes the method, with its source where tracebacks and torch.jit look for it."""
+        file = f"<mpelu.convert {hashlib.sha256(self.source.encode()).hexdigest()[:12]}>"
+        linecache.cache[file] = len(self.source), None, self.source.splitlines(True), file
+        modules = {key: importlib.import_module(path) for key, path in self.imports.items()}
+        space: dict[str, Any] = {**self.names, **modules}
+        exec(compile(self.source, file, "exec"), space)
+        function = space["forward"]
+        function.__code__ = function.__code__.replace(co_name=name)
+        function.__name__ = name
+        return function
+
+
+class Rewritten:
+    """Marks a class with rewritten methods, which inherits from a module's own class.
+
+    Copies of such a module, and modules loaded from a pickle, get such a class again.
+    """
+
+    _rewritten: ClassVar[tuple[type[nn.Module], dict[str, _Code]]]
+    """The module's own class, and the code of the methods."""
+
+    def __init_subclass__(cls) -> None:
+        """Does nothing: the base must not take the class for one of its users' subclasses."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced: Any = super().__reduce_ex__(max(2, protocol))
+        _, (_, *args), *rest = reduced
+        return _made_again, (*type(self)._rewritten, *args), *rest
+
+
+def _inherited(kind: Any, methods: dict[str, _Code], **more: Any) -> type[nn.Module]:
+    """Makes a class that inherits from a module's own, with these methods and attributes."""
+    if issubclass(kind, Rewritten):
+        kind, before = kind._rewritten
+        methods = {**before, **methods}
+    body = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    body.update({name: code.function(name) for name, code in methods.items()}, **more)
+    body["_rewritten"] = kind, methods
+    try:
+        made: type[nn.Module] = type(kind)(kind.__name__, (Rewritten, kind), body)
+    except Exception as error:  # whatever a metaclass raises
+        raise _NotTraced(f"no class can inherit from {kind.__name__}: {reason(error)}") from error
     return made
 
 
-def _ends_in_underscore(node: fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.endswith("_")
+def _made_again(kind: type[nn.Module], methods: dict[str, _Code], *args: Any) -> Any:
+    inherited: Any = _inherited(kind, methods)
+    return inherited.__new__(inherited, *args)
 
 
-def _after(node: fx.Node) -> list[fx.Node]:
-    found, following = [], node.next
-    while following.op != "root":
-        found.append(following)
-        following = following.next
-    return found
+def set_class(module: nn.Module, kind: type) -> None:
+    """Sets the class of a module, even where its own class overrides `__setattr__`."""
+    object.__setattr__(module, "__class__", kind)

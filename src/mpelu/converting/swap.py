@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from mpelu.converting.conversion import Conversion, ConvertedActivation
 from mpelu.converting.observe import FunctionCall, observe, outputs
 from mpelu.converting.places import check_paths, find_places, is_skipped, swap_all
-from mpelu.converting.recognize import LEAKY_BETA, Start, start_of
+from mpelu.converting.recognize import Start, start_of
 from mpelu.converting.rewrite import Rewriting, rewrite_functions, set_class
 from mpelu.graph import Inputs, check_inputs, snapshot, unwrap
 from mpelu.modules import MIN_BETA, MPELU
@@ -35,35 +35,35 @@ def convert(
 ) -> Conversion:
     """Swaps a model's activations for channel-wise MPELU, in place.
 
-    Number and dimension of the channels come from a forward pass on the example inputs. An error
-    leaves the model as it was.
+    The number and the dimension of the channels come from a forward pass on the example inputs. If
+    an error is raised, the model is unchanged.
 
     Args:
-        model: any network, before it is compiled, scripted or wrapped for several processes.
-        example_inputs: one tensor, a tuple of positional or a dict of keyword arguments. Without
-            them the MPELUs take their channels from a state_dict or from the first batch.
-        replace: classes to replace, such as (nn.ReLU, nn.SiLU); also modules of other classes and
-            functions in attributes that compute the same. Default: all activations that
-            `mpelu.activations.TABLE` has but MPELU itself.
-        alpha: initial value (default: 1).
-        beta: initial value (default: 1). With keep_function, that of MPELUs that start as leaky
-            ReLU or PReLU (default: 0.01).
-        keep_function: start from the function that was there: ELU and CELU exactly, ReLU with
+        model: any network that isn't compiled, scripted or wrapped for several processes yet.
+        example_inputs: one tensor, a tuple of positional arguments or a dict of keyword arguments.
+            Without them, the MPELUs take their channels from a state_dict or from the first batch.
+        replace: classes to replace, such as (nn.ReLU, nn.SiLU). Modules of other classes and
+            functions in attributes are replaced too if they compute the same. Default: all
+            activations of `mpelu.activations.TABLE` except MPELU.
+        alpha: initial alpha (default: 1).
+        beta: initial beta (default: 1). With keep_function=True, initial beta of MPELUs that start
+            as leaky ReLU or PReLU (default: 0.01).
+        keep_function: start from the function of each activation: ELU and CELU exactly, ReLU with
             alpha 1e-6, leaky ReLU and PReLU with a small beta. Activations that no MPELU equals
             are left.
-        skip: paths of modules to leave, with everything in them; "layer4.*" and the like match as
-            file names do.
-        shared: one alpha and beta for all channels.
+        skip: paths of modules to leave, with everything in them. Patterns such as "layer4.*" match
+            as they do for file names.
+        shared: use one alpha and beta for all channels.
         rewrite: also swap calls of functions, such as F.relu, torch.relu or x.relu(). The methods
             that make them are traced by torch.fx and get new code. The model stays the same object
             and keeps its other methods; its class then inherits from the one it had.
-        dim: dimension of the channels, for all or by path, in place of what was found.
+        dim: dimension of the channels, for all activations or by path. Default: as observed.
 
     Returns:
-        The model and a row for each activation: what it became, or why it was left.
+        The model, and a row for each activation that says what it became or why it was left.
 
     Raises:
-        ValueError: in one line, if there is nothing to swap, or an argument doesn't fit.
+        ValueError: in one line, if there is nothing to swap or an argument doesn't fit.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.SiLU())
@@ -78,8 +78,9 @@ def convert(
     if rewrite and example_inputs is None:
         raise ValueError("convert: rewrite=True requires example_inputs")
     skipped = [skip] if isinstance(skip, str) else list(skip or ())
+    given = Start(1.0 if alpha is None else float(alpha), 1.0 if beta is None else float(beta))
     with _unchanged_on_error(model):
-        before = None
+        before: list[Tensor] = []
         if keep_function and example_inputs is not None:
             before = outputs(model, example_inputs)
         rewriting = Rewriting()
@@ -87,33 +88,22 @@ def convert(
             rewriting = rewrite_functions(model, example_inputs, replace, skipped)
         places = find_places(model, replace)
         check_paths(model, places, skipped, dim)
-        starts: list[Start | str] = []  # or why an activation is left
         for place in places:
             if is_skipped(place.path, skipped):
-                starts.append("skipped")
-            elif keep_function:
-                starts.append(start_of(place.kind, LEAKY_BETA if beta is None else beta))
+                place.start = "skipped"
             else:
-                starts.append(Start(1.0 if alpha is None else alpha, 1.0 if beta is None else beta))
-        observed = observe(
-            model,
-            example_inputs,
-            [place.module for place in places],
-            left={
-                id(p.module)
-                for p, start in zip(places, starts, strict=True)
-                if isinstance(start, str)
-            },
-        )
-        rows = swap_all(places, starts, observed.modules, shared, dim, rewriting.notes)
+                place.start = start_of(place.kind, beta) if keep_function else given
+        left = {id(place.module) for place in places if isinstance(place.start, str)}
+        observed = observe(model, example_inputs, [place.module for place in places], left)
+        rows = swap_all(places, observed.modules, shared, dim, rewriting.notes)
         functions = observed.functions
-        if example_inputs is not None and any(place.is_function_again for place in places):
+        if any(place.is_function_again for place in places) and example_inputs is not None:
             functions = observe(model, example_inputs).functions
         rows += _functions_left(model, functions, rewriting if rewrite else None)
         if not any(row.is_swapped for row in rows):
             raise ValueError(_nothing_to_swap(model, rows))
         difference = None
-        if before is not None and example_inputs is not None:
+        if keep_function and example_inputs is not None:
             difference = _difference(before, outputs(model, example_inputs))
     return Conversion(
         model=model,
@@ -125,7 +115,7 @@ def convert(
 
 @contextlib.contextmanager
 def _unchanged_on_error(model: nn.Module) -> Iterator[None]:
-    """Restores the modules and their classes if the block raises. Values aren't written anyway."""
+    """Restores the modules and their classes if the block raises. No values are written in it."""
     restore = snapshot(list(model.modules()), values=False)
     classes = [(module, type(module)) for module in model.modules()]
     try:
@@ -141,8 +131,9 @@ def _unchanged_on_error(model: nn.Module) -> Iterator[None]:
 def _functions_left(
     model: nn.Module, functions: Sequence[FunctionCall], rewriting: Rewriting | None
 ) -> list[ConvertedActivation]:
+    """Rows for the calls of functions that aren't swapped."""
     rows = []
-    remaining = set(model.modules())  # activations that call a function have been swapped
+    remaining = set(model.modules())  # activations that call a function may have been swapped
     for each in functions:
         if each.owner not in remaining:
             continue
@@ -252,7 +243,7 @@ def _check_options(
 
 
 def _nothing_to_swap(model: nn.Module, rows: Sequence[ConvertedActivation]) -> str:
-    """Says that, and what there is."""
+    """The error that says so, and what the model has instead."""
     name = type(model).__name__
     count = sum(isinstance(module, MPELU) for module in model.modules())
     already = f"{count} MPELU{'s' if count > 1 else ''}"
