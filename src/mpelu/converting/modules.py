@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
 from mpelu.modules import MPELU, LazyMPELU
 
@@ -65,7 +64,8 @@ class MPELUByWidth(nn.Module):
 class _GrowingByWidth(MPELUByWidth):
     """Adds an MPELU for every new width until it was called as often as in one forward pass."""
 
-    settings: dict[str, Any]
+    options: dict[str, Any]
+    is_trained: bool
     calls_left: int
 
     def forward(self, input: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class _GrowingByWidth(MPELUByWidth):
             self.dim = _first_dim(input)
         width = str(input.size(self.dim))
         if width not in self.widths:
-            self.widths[width] = _made(int(width), self.dim, self.settings)
+            self.widths[width] = _made(self, int(width), self.dim)
         self.calls_left -= 1
         activation = self.widths[width]
         if self.calls_left == 0:
@@ -113,17 +113,9 @@ class PendingMPELU(LazyMPELU):
         super().__init__(
             alpha=alpha, beta=beta, dim=dim, inplace=inplace, device=device, dtype=dtype
         )
-        if not requires_grad:
-            for name in ("alpha", "beta"):
-                made: Any = UninitializedParameter
-                setattr(self, name, made(requires_grad=False, device=device, dtype=dtype))
-        self.calls = calls
-        self.settings: dict[str, Any] = {
-            "alpha": alpha,
-            "beta": beta,
-            "inplace": inplace,
-            "requires_grad": requires_grad,
-        }
+        self.alpha.requires_grad = self.beta.requires_grad = requires_grad
+        self.calls, self.is_trained = calls, requires_grad
+        self.options: dict[str, Any] = {"alpha": alpha, "beta": beta, "inplace": inplace}
 
     def forward(self, input: Tensor) -> Tensor:
         # The hook of lazy modules has changed the class of this one by now.
@@ -149,7 +141,7 @@ class PendingMPELU(LazyMPELU):
             grown = self._become(MPELUByWidth)
             for match in found:
                 width = match[1]
-                grown.widths[width] = _made(int(width), grown.dim or 1, grown.settings)
+                grown.widths[width] = _made(grown, int(width), grown.dim or 1)
         nn.Module._load_from_state_dict(self, state_dict, prefix, *rest)
         if not found and self.dim_is_given and not self.has_uninitialized_params():
             self.num_parameters = self.alpha.numel()
@@ -167,7 +159,7 @@ class PendingMPELU(LazyMPELU):
         self._forget_hooks()
         del self.alpha, self.beta
         self.dim: Any = self.dim if self.dim_is_given else None
-        self.settings.update(device=device, dtype=dtype)
+        self.options.update(device=device, dtype=dtype)
         self.__class__ = kind  # type: ignore[assignment]
         self.widths = nn.ModuleDict()
         return self
@@ -190,9 +182,8 @@ def _settle(module: _GrowingByWidth) -> None:
     module._parameters.update(only._parameters)
 
 
-def _made(width: int, dim: int, settings: Mapping[str, Any]) -> MPELU:
-    options = {name: value for name, value in settings.items() if name != "requires_grad"}
-    return MPELU(width, dim=dim, **options).requires_grad_(settings["requires_grad"])
+def _made(module: _GrowingByWidth, width: int, dim: int) -> MPELU:
+    return MPELU(width, dim=dim, **module.options).requires_grad_(module.is_trained)
 
 
 def _first_dim(input: Tensor) -> int:

@@ -103,7 +103,7 @@ def find_places(model: nn.Module, replace: Sequence[type[nn.Module]] | None) -> 
         if isinstance(owner, torch.jit.ScriptModule) or recognize(owner) is not None:
             continue
         near = _parameters_near(model, path)
-        start = f"{path}." if path else ""
+        prefix = f"{path}." if path else ""
         for name, child in list(owner._modules.items()):
             kind = None if child is None else kinds[id(child)]
             if child is None or kind is None:
@@ -112,13 +112,13 @@ def find_places(model: nn.Module, replace: Sequence[type[nn.Module]] | None) -> 
             if id(child) in seen and not any(True for _ in child.parameters()):
                 module = owner._modules[name] = copy.copy(child)
             seen.add(id(child))
-            places.append(Place(owner, name, start + name, module, child, kind, near))
+            places.append(Place(owner, name, prefix + name, module, child, kind, near))
         for name, value in list(vars(owner).items()):
             kind = None if name.startswith("__") else wanted_function(value, replace)
             if kind is not None:
                 stand_in = StandIn(value).train(owner.training)
                 setattr(owner, name, stand_in)
-                places.append(Place(owner, name, start + name, stand_in, value, kind, near))
+                places.append(Place(owner, name, prefix + name, stand_in, value, kind, near))
     return places
 
 
@@ -187,35 +187,42 @@ def swap_all(
             made[key] = _Replacement(note=seen[key].stays)
         elif key not in made:  # parameters in several places, such as PReLU's, stay shared
             given = dim.get(place.path) if isinstance(dim, Mapping) else dim
-            make = _Maker(place, start, inplace=seen[key].in_place)
-            made[key] = _replacement(place, make, seen[key].sites, shared, given)
-    rows = []
-    for place in places:
-        start, new, error = place.start, made[id(place.module)], None
-        notes_here = [start if isinstance(start, str) else new.note]
-        if new.module is None or isinstance(start, str):
-            place.put_back()
-        else:
-            place.put(new.module)
-            if start.slope:
-                new.module.__dict__["keeps_slopes"] = True  # for Conversion.load_state_dict
-            if start.error is not None:
-                dtype = next(new.module.parameters()).dtype
-                error = start.error_at(seen[id(place.module)].lowest, dtype)
-            notes_here.append(notes.get(id(place.original), ""))
-        rows.append(
-            ConvertedActivation(
-                path=place.path,
-                was=place.was,
-                is_swapped=new.module is not None,
-                channels=new.channels,
-                dim=new.dim,
-                source=new.source,
-                error=error,
-                note="; ".join(note for note in notes_here if note),
-            )
+            made[key] = _replacement(place, start, seen[key], shared, given)
+    return [
+        _put(
+            place,
+            made[id(place.module)],
+            seen[id(place.module)].lowest,
+            notes.get(id(place.original), ""),
         )
-    return rows
+        for place in places
+    ]
+
+
+def _put(
+    place: Place, new: _Replacement, lowest: float | None, about_code: str
+) -> ConvertedActivation:
+    start, error, notes = place.start, None, [new.note]
+    if isinstance(start, str) or new.module is None:
+        place.put_back()
+        notes = [start] if isinstance(start, str) else notes
+    else:
+        place.put(new.module)
+        notes.append(about_code)
+        if start.slope:
+            new.module.__dict__["keeps_slopes"] = True  # for Conversion.load_state_dict
+        if start.error is not None:
+            error = start.error_at(lowest, next(new.module.parameters()).dtype)
+    return ConvertedActivation(
+        path=place.path,
+        was=place.was,
+        is_swapped=new.module is not None,
+        channels=new.channels,
+        dim=new.dim,
+        source=new.source,
+        error=error,
+        note="; ".join(note for note in notes if note),
+    )
 
 
 @dataclass(frozen=True)
@@ -230,19 +237,32 @@ class _Replacement:
 
 
 def _replacement(
-    place: Place, make: _Maker, sites: Sequence[Site] | None, shared: bool, dim: int | None
+    place: Place, start: Start, seen: Seen, shared: bool, dim: int | None
 ) -> _Replacement:
-    start, label = make.start, place.kind.label
+    near = [*place.module.parameters()] or place.near
+    options: dict[str, Any] = {"inplace": seen.in_place}
+    if near:
+        options.update(device=near[0].device, dtype=near[0].dtype)
+    is_trained = not near or any(each.requires_grad for each in near)
+
+    def make(width: int, dim: int) -> MPELU:
+        module = MPELU(width, start.alpha, start.beta, dim=dim, **options)
+        return module.requires_grad_(is_trained)
+
     slopes = start.alpha.numel() if isinstance(start.alpha, Tensor) else 1
     if shared and slopes > 1:
-        return _Replacement(note=f"{label} has parameters per channel, shared=True none")
-    if not make.is_in_range:
-        return _Replacement(note=f"{label}: alpha or beta would be out of range")
+        note = f"{place.kind.label} has parameters per channel, shared=True none"
+        return _Replacement(note=note)
+    dtype = options.get("dtype", torch.get_default_dtype())
+    values = [torch.as_tensor(each).to(dtype) for each in (start.alpha, start.beta)]
+    if not all(bool(each.isfinite().all()) for each in values):
+        return _Replacement(note=f"{place.kind.label}: alpha or beta would be out of range")
     if shared:
         return _Replacement(make(1, 1), (1,))
     if slopes > 1:
         dim = getattr(place.module, "dim", 1)
         return _Replacement(make(slopes, dim), (slopes,), dim, "its own parameters")
+    sites = seen.sites
     if sites is not None and not sites:
         return _Replacement(note="not called on the example inputs")
     channels = [site.channels for site in sites or ()]
@@ -251,8 +271,10 @@ def _replacement(
     if sites is None or any(site.shape is None for site in sites):
         if dim is None and sites is not None and are_known:
             dim = _common_dim(sites)
+        options.update(dim=dim, calls=max(len(channels), 1), requires_grad=is_trained)
+        pending = PendingMPELU(float(start.alpha), float(start.beta), **options)
         note = "channels come with a state_dict or the first batch"
-        return _Replacement(make.pending(dim, max(len(channels), 1)), (), dim, source, note)
+        return _Replacement(pending, (), dim, source, note)
     if dim is None and not are_known:
         note = "no channels found: one alpha and beta for all; dim= takes those of a dimension"
         return _Replacement(make(1, 1), (1,), note=note)
@@ -271,34 +293,6 @@ def _replacement(
     modules = [make(width, dim) for width in widths]
     chosen = modules[0] if len(modules) == 1 else MPELUByWidth(modules)
     return _Replacement(chosen, tuple(widths), dim, source or "dim=")
-
-
-class _Maker:
-    """Makes MPELUs with the device and dtype of the parameters around, frozen if those are."""
-
-    def __init__(self, place: Place, start: Start, *, inplace: bool) -> None:
-        near = [*place.module.parameters()] or place.near
-        self.start = start
-        self.options: dict[str, Any] = {"inplace": inplace}
-        if near:
-            self.options.update(device=near[0].device, dtype=near[0].dtype)
-        self.is_trained = not near or any(each.requires_grad for each in near)
-
-    @property
-    def is_in_range(self) -> bool:
-        """Whether alpha and beta are finite in their dtype."""
-        dtype = self.options.get("dtype", torch.get_default_dtype())
-        values = (torch.as_tensor(each).to(dtype) for each in (self.start.alpha, self.start.beta))
-        return all(bool(each.isfinite().all()) for each in values)
-
-    def __call__(self, width: int, dim: int) -> MPELU:
-        module = MPELU(width, self.start.alpha, self.start.beta, dim=dim, **self.options)
-        return module.requires_grad_(self.is_trained)
-
-    def pending(self, dim: int | None, calls: int) -> PendingMPELU:
-        alpha, beta = float(self.start.alpha), float(self.start.beta)
-        options = {**self.options, "requires_grad": self.is_trained}
-        return PendingMPELU(alpha, beta, dim=dim, calls=calls, **options)
 
 
 def _common_dim(sites: Sequence[Site]) -> int | None:
