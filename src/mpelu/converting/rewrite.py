@@ -52,7 +52,8 @@ def rewrite_functions(
     """
     # Functions in attributes are swapped there, unless they are called with more than their input.
     places = find_places(model, replace)
-    observed = observe(model, inputs, [place.module for place in places])
+    modules = [place.module for place in places]
+    observed = observe(model, inputs, modules, left={id(module) for module in modules})
     called_with_more = [p for p in places if observed.modules[id(p.module)].takes_more]
     for place in called_with_more:
         place.put_back()
@@ -69,7 +70,7 @@ def rewrite_functions(
     constants = _constant_arguments(model, inputs, methods)
     for (key, method), owner in methods.items():
         try:
-            modules, read = _rewrite(owner, method, constants.get((key, method), []))
+            added, read = _rewrite(owner, method, constants.get((key, method), []))
         except _NotTraced as error:
             done.left[key, method] = str(error)
             continue
@@ -80,7 +81,7 @@ def rewrite_functions(
         mine = {name for owner_id, name in methods if owner_id == key}
         for name, called in _other_callers(owner, mine):
             notes.append(f"{name}, which wasn't run, still calls {called}")
-        done.notes.update({id(module): "; ".join(notes) for module in modules})
+        done.notes.update({id(module): "; ".join(notes) for module in added})
         done.classes.append(type(owner).__name__)
     for place in places:
         place.put_back()
