@@ -629,7 +629,7 @@ def test_report_as_text_and_as_numbers() -> None:
     assert "no MPELU equals GELU" in lines[2]
     assert "called at" in lines[3]
     assert lines[-2].startswith("outputs differ by at most")
-    assert lines[-1] == "converted in place: go on with the model you gave"
+    assert lines[-1] == "converted in place: keep using the model you passed"
     rows = conversion.to_dict()["rows"]
     assert rows[0]["channels"] == (4,)
 

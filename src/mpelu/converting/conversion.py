@@ -38,7 +38,7 @@ class ConvertedActivation:
     @property
     def _now(self) -> str:
         widths = " or ".join(map(str, self.channels))
-        return f"MPELU({widths or '?'})" if self.is_swapped else "as it was"
+        return f"MPELU({widths or '?'})" if self.is_swapped else "unchanged"
 
     @property
     def _notes(self) -> str:
@@ -65,7 +65,7 @@ class Conversion:
         >>> print(mpelu.convert(model, torch.randn(4, 8)))
         activation  was   now        dim  channels from  note
         1           ReLU  MPELU(16)   -1  0 (Linear)
-        converted in place: go on with the model you gave
+        converted in place: keep using the model you passed
     """
 
     model: nn.Module
@@ -170,7 +170,7 @@ class Conversion:
                 f"outputs differ by at most {self.difference:.1e} of the largest, on these inputs"
             )
         code = f", with new code for {', '.join(self.rewritten)}" if self.rewritten else ""
-        table.append(f"converted in place{code}: go on with the model you gave")
+        table.append(f"converted in place{code}: keep using the model you passed")
         return "\n".join(table)
 
 

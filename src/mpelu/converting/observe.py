@@ -234,12 +234,17 @@ def _input_errors(inputs: Inputs) -> Iterator[None]:
 def _overwritten(
     model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]
 ) -> list[nn.Module]:
-    """Those of the activations, which overwrite their inputs, whose inputs the model reads again.
+    """Finds the activations whose overwritten inputs the model reads later.
 
     A model may call `self.relu(x)` and go on with x, or with a view of it. To find out, the
-    activations get copies of their inputs in a pass for each mode. Whatever reads the memory of an
-    input after that relies on finding the output there. Other MPELUs aren't in place, because that
-    is slower wherever backward needs the input.
+    activations work on copies of their inputs in a pass for each mode: whatever reads the memory of
+    an input after that relies on finding the output there. The other MPELUs aren't in place, since
+    in place is slower wherever backward needs the input.
+
+    Args:
+        model: model to run.
+        inputs: example inputs.
+        activations: modules that overwrite their inputs.
     """
     reads = _Reads()
     for is_training in (False, True) if activations else ():

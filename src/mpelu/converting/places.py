@@ -181,7 +181,7 @@ def swap_all(
         if isinstance(start, str):
             made[key] = _Replacement(note="its parameters are shared with one that is left")
         elif seen[key].takes_more:
-            note = "called with more than its input, which is all that an MPELU takes"
+            note = "called with more than its input; an MPELU takes nothing else"
             made[key] = _Replacement(note=note)
         elif seen[key].stays:
             made[key] = _Replacement(note=seen[key].stays)
@@ -251,7 +251,7 @@ def _replacement(
 
     slopes = start.alpha.numel() if isinstance(start.alpha, Tensor) else 1
     if shared and slopes > 1:
-        note = f"{place.kind.label} has parameters per channel, shared=True none"
+        note = f"{place.kind.label} has parameters per channel, which shared=True rules out"
         return _Replacement(note=note)
     dtype = options.get("dtype", torch.get_default_dtype())
     values = [torch.as_tensor(each).to(dtype) for each in (start.alpha, start.beta)]
@@ -273,15 +273,15 @@ def _replacement(
             dim = _common_dim(sites)
         options.update(dim=dim, calls=max(len(channels), 1), requires_grad=is_trained)
         pending = PendingMPELU(float(start.alpha), float(start.beta), **options)
-        note = "channels come with a state_dict or the first batch"
+        note = "takes its channels from a state_dict or the first batch"
         return _Replacement(pending, (), dim, source, note)
     if dim is None and not are_known:
-        note = "no channels found: one alpha and beta for all; dim= takes those of a dimension"
+        note = "no channels found, so all share one alpha and beta; dim= names a dimension"
         return _Replacement(make(1, 1), (1,), note=note)
     if dim is None:
         dim = _common_dim(sites)
     if dim is None:
-        note = "called with channels in different dimensions; shared=True or rewrite=True"
+        note = "called with channels in different dimensions; use shared=True or rewrite=True"
         return _Replacement(note=note)
     shapes = [site.shape for site in sites if site.shape is not None]
     if not all(-len(shape) <= dim < len(shape) for shape in shapes):

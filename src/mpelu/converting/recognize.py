@@ -184,7 +184,7 @@ def start_of(kind: Kind, beta: float | None) -> Start | str:
     if kind.function is None:
         return f"{kind.label}: no MPELU computes the same"
     if kind.record is not None and kind.record.name == "rrelu":
-        return "the slopes of RReLU are random in training; no MPELU's are"
+        return "RReLU has random slopes in training, which no MPELU has"
     known = known_function(kind.function)
     if known is None or not known.has_closed_form:
         return f"no MPELU equals {kind.label}"

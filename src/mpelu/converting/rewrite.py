@@ -131,11 +131,13 @@ def _rewrite(
 ) -> tuple[list[nn.Module], dict[str, float]]:
     """Rewrites one method; returns the modules it calls now and the numbers its code reads."""
     if method in vars(owner):
-        raise _NotTraced(f"its module has a {method} of its own, beside that of its class")
+        raise _NotTraced(f"{method} is an attribute of the module itself, not of its class")
     copying = ("__reduce__", "__reduce_ex__", "__deepcopy__")
     kind = owner._rewritten[0] if isinstance(owner, Rewritten) else type(owner)
     if any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in copying):
-        raise _NotTraced("its class is copied or pickled in a way of its own, which would undo it")
+        raise _NotTraced(
+            "its class defines how it is copied or pickled, which would undo the rewriting"
+        )
     if any(one != calls[0] for one in calls[1:]):
         raise _NotTraced(f"{method} is called with different constants, of which a trace keeps one")
     constants = calls[0] if calls else {}
@@ -154,7 +156,7 @@ def _rewrite(
         raise _NotTraced(f"a trace of its module would fix what its code changes: {listed}")
     graph = _with_mode(*graphs)
     if graph is None:
-        raise _NotTraced("its module does something else in training than in evaluation")
+        raise _NotTraced("its module does different things in training and in evaluation")
     # torch.fx numbers the constant ones, but they may be passed by name.
     names = list(inspect.signature(getattr(owner, method)).parameters)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -163,7 +165,7 @@ def _rewrite(
             node.target = name
     modules = _put_modules(owner, graph)
     if not modules:
-        raise _NotTraced("torch.fx sees no call of it that a module can stand for")
+        raise _NotTraced("torch.fx sees no call that a module can replace")
     new = _inherited(type(owner), {method: _Code.of(graph)})
     for name, module in modules.items():
         owner.add_module(name, module)

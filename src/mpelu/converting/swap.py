@@ -140,7 +140,7 @@ def _functions_left(
         hint = "rewrite=True swaps it"
         if rewriting is not None:
             key = id(each.owner), each.method
-            hint = rewriting.left.get(key, "not one that rewrite=True swaps")
+            hint = rewriting.left.get(key, "rewrite=True doesn't swap it")
         rows.append(
             ConvertedActivation(
                 path=each.path,
