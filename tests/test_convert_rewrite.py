@@ -465,7 +465,9 @@ def test_methods_that_cannot_be_rewritten_are_left_with_the_reason() -> None:
         assert model(x).isfinite().all()
     model = nn.Sequential(patched, nn.ReLU())
     conversion = mpelu.convert(model, torch.randn(2, 3, 6, 6), rewrite=True)
-    assert all("forward is an attribute of the module itself" in row.note for row in conversion.left)
+    assert all(
+        "forward is an attribute of the module itself" in row.note for row in conversion.left
+    )
 
 
 def test_an_error_gives_a_rewritten_model_its_class_back() -> None:

@@ -128,7 +128,9 @@ class Conversion:
             if key not in own and (module := _inside(key, swapped)) is not None
         }
         _check_keys("missing", [key for key in own if key not in checkpoint and key not in new])
-        _check_keys("unexpected", [key for key in checkpoint if key not in {**own, **inside}])
+        _check_keys(
+            "unexpected", [key for key in checkpoint if key not in own and key not in inside]
+        )
         for key, value in own.items():
             if key in new or is_lazy(value) or not isinstance(value, Tensor):
                 continue
