@@ -46,7 +46,7 @@ class Place:
     module: nn.Module
     """The activation, or what stands in for it."""
     original: Any
-    """The attribute as it was."""
+    """The attribute before the conversion."""
     kind: Kind
     near: list[Tensor]
     """Parameters of the modules around it."""
@@ -79,7 +79,7 @@ class Place:
         return not isinstance(self.original, nn.Module) and self.name not in self.owner._modules
 
     def put_back(self) -> None:
-        """Sets the attribute to what it was."""
+        """Restores the attribute."""
         if not isinstance(self.original, nn.Module) and self.name in self.owner._modules:
             delattr(self.owner, self.name)
         setattr(self.owner, self.name, self.original)

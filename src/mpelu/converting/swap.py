@@ -98,7 +98,7 @@ def convert(
         rows = swap_all(places, observed.modules, shared, dim, rewriting.notes)
         functions = observed.functions
         if any(place.is_function_again for place in places) and example_inputs is not None:
-            functions = observe(model, example_inputs).functions
+            functions = observe(model, example_inputs).functions  # with those put back
         rows += _functions_left(model, functions, rewriting if rewrite else None)
         if not any(row.is_swapped for row in rows):
             raise ValueError(_nothing_to_swap(model, rows))
