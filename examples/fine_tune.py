@@ -48,7 +48,7 @@ def main() -> None:
 
     model = network()
     conversion = mpelu.convert(model, x_train[:64], keep_function=True)
-    loaded = mpelu.load_state_dict(model, checkpoint)  # only alpha and beta are new
+    loaded = conversion.load_state_dict(checkpoint)  # only alpha and beta are new
     print(f"{len(conversion.swapped)} activations, {len(loaded.new)} new parameters")
     print(f"converted: {accuracy(model, x_test, y_test):.1%}")
 

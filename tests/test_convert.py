@@ -456,7 +456,7 @@ def test_relu_and_elu_are_kept(activation: str, network: str) -> None:
     assert conversion.difference is not None
     assert conversion.difference <= 1e-5
     assert {row.error for row in conversion.rows} == {1e-6 if activation == "relu" else 0.0}
-    loaded = mpelu.load_state_dict(model, reference.state_dict())
+    loaded = conversion.load_state_dict(reference.state_dict())
     assert len(loaded.new) == 2 * len(conversion.rows)
     assert loaded.dropped == []
 
@@ -487,8 +487,8 @@ def test_prelu_slopes_of_a_checkpoint_go_to_alpha() -> None:
     with torch.no_grad():
         trained[1].weight.uniform_(0.1, 0.5)
     x = torch.randn(4, 3, 5, 5)
-    mpelu.convert(model, x, keep_function=True, beta=1e-4)
-    loaded = mpelu.load_state_dict(model, trained.state_dict())
+    conversion = mpelu.convert(model, x, keep_function=True, beta=1e-4)
+    loaded = conversion.load_state_dict(trained.state_dict())
     assert loaded.dropped == ["1.weight"]
     assert_close(model(x), trained(x), rtol=0, atol=1e-3)
 
@@ -629,7 +629,7 @@ def test_report_as_text_and_as_numbers() -> None:
     assert "no MPELU equals GELU" in lines[2]
     assert "called at" in lines[3]
     assert lines[-2].startswith("outputs differ by at most")
-    assert lines[-1] == "converted in place: go on with the model you gave"
+    assert lines[-1] == "converted in place: keep using the model you passed"
     rows = conversion.to_dict()["rows"]
     assert rows[0]["channels"] == (4,)
 

@@ -53,7 +53,7 @@ def test_weights_are_those_of_the_original_and_its_checkpoint_loads() -> None:
     conversion = mpelu.convert(model, torch.randn(4, 3, 6, 6), rewrite=True)
     mine = dict(conversion.model.named_parameters())
     assert all(mine[name] is parameter for name, parameter in model.named_parameters())
-    loaded = mpelu.load_state_dict(conversion.model, other)
+    loaded = conversion.load_state_dict(other)
     assert sorted(loaded.new) == sorted(set(conversion.model.state_dict()) - set(other))
     assert torch.equal(conversion.model.state_dict()["out.weight"], other["out.weight"])
 
@@ -339,7 +339,7 @@ def test_methods_and_class_stay_and_agree_with_forward() -> None:
     assert any(torch.allclose(mean, each, atol=1e-6) for each in encoded)
     assert not torch.allclose(mean, plain.encode(x)[0], atol=1e-2)
     lines = str(conversion).splitlines()
-    assert lines[-1] == "converted in place, with new code for VAE: go on with the model you gave"
+    assert lines[-1] == "converted in place, with new code for VAE: keep using the model you passed"
     # What forward did beside that is still done: noise in training alone.
     model.train()
     assert not torch.equal(model(x)[0], model(x)[0])
@@ -453,8 +453,8 @@ def test_methods_that_cannot_be_rewritten_are_left_with_the_reason() -> None:
     traced = torch.fx.symbolic_trace(Arguments())
     for part, said in (
         (Flagged(), "step is called with different constants, of which a trace keeps one"),
-        (Copied(), "its class is copied or pickled in a way of its own"),
-        (traced, "its class is copied or pickled in a way of its own"),
+        (Copied(), "its class defines how it is copied or pickled"),
+        (traced, "its class defines how it is copied or pickled"),
     ):
         model = nn.Sequential(part, nn.ReLU())
         kind, x = type(part), torch.randn(3, 4)
@@ -465,7 +465,9 @@ def test_methods_that_cannot_be_rewritten_are_left_with_the_reason() -> None:
         assert model(x).isfinite().all()
     model = nn.Sequential(patched, nn.ReLU())
     conversion = mpelu.convert(model, torch.randn(2, 3, 6, 6), rewrite=True)
-    assert all("a forward that isn't that of its class" in row.note for row in conversion.left)
+    assert all(
+        "forward is an attribute of the module itself" in row.note for row in conversion.left
+    )
 
 
 def test_an_error_gives_a_rewritten_model_its_class_back() -> None:

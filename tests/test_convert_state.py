@@ -126,8 +126,8 @@ def test_frozen_models_stay_frozen_without_inputs() -> None:
 
 def test_the_original_checkpoint_loads_before_the_first_batch() -> None:
     original = ResNet().eval()
-    mpelu.convert(model := ResNet().eval())
-    found = mpelu.load_state_dict(model, original.state_dict())
+    conversion = mpelu.convert(model := ResNet().eval())
+    found = conversion.load_state_dict(original.state_dict())
     assert found.new == [f"layer1.{i}.relu.{name}" for i in range(2) for name in ("alpha", "beta")]
     model(x := torch.randn(2, 3, 8, 8))
     mpelu.convert(original, x)

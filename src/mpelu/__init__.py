@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         theory,
     )
     from mpelu.activations import register_activation
-    from mpelu.converting import convert, load_state_dict
+    from mpelu.converting import convert
     from mpelu.diagnosis import diagnose
     from mpelu.functional import mpelu
     from mpelu.gaussian import moments
@@ -33,7 +33,6 @@ __all__ = [
     "functional",
     "init",
     "kernels",
-    "load_state_dict",
     "models",
     "moments",
     "mpelu",
@@ -49,7 +48,6 @@ _HOMES = {
     "MPELU": "mpelu.modules",
     "convert": "mpelu.converting",
     "diagnose": "mpelu.diagnosis",
-    "load_state_dict": "mpelu.converting",
     "moments": "mpelu.gaussian",
     "mpelu": "mpelu.functional",
     "param_groups": "mpelu.optim",

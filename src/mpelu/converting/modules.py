@@ -1,4 +1,4 @@
-"""What stands for an activation that is called with several widths, or with widths yet unknown."""
+"""Modules for activations that are called with several widths, or with widths not known yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
 from mpelu.modules import MPELU, LazyMPELU
 
@@ -16,14 +15,15 @@ from mpelu.modules import MPELU, LazyMPELU
 class MPELUByWidth(nn.Module):
     """One MPELU per width, for an activation that a model calls on tensors of several widths.
 
-    The width of an input is the number of its channels. It chooses the MPELU.
+    The number of channels of an input selects the MPELU.
 
     Args:
-        activations: an MPELU for each width, all with the same `dim`.
+        activations: one MPELU for each width, all with the same `dim`.
 
     Attributes:
-        widths: the MPELUs by width, a torch.nn.ModuleDict.
-        dim: dimension of the channels; None until the first input if a state_dict made this.
+        widths: torch.nn.ModuleDict of the MPELUs by width.
+        dim: dimension of the channels; None until the first input if the widths come from a
+            state_dict.
 
     Example:
         >>> activation = MPELUByWidth([mpelu.MPELU(64), mpelu.MPELU(256)])
@@ -62,9 +62,10 @@ class MPELUByWidth(nn.Module):
 
 
 class _GrowingByWidth(MPELUByWidth):
-    """Takes every width of its first inputs, as many as the model has calls of it."""
+    """Adds an MPELU for every new width until it was called as often as in one forward pass."""
 
-    settings: dict[str, Any]
+    options: dict[str, Any]
+    is_trained: bool
     calls_left: int
 
     def forward(self, input: Tensor) -> Tensor:
@@ -72,7 +73,7 @@ class _GrowingByWidth(MPELUByWidth):
             self.dim = _first_dim(input)
         width = str(input.size(self.dim))
         if width not in self.widths:
-            self.widths[width] = _made(int(width), self.dim, self.settings)
+            self.widths[width] = _made(self, int(width), self.dim)
         self.calls_left -= 1
         activation = self.widths[width]
         if self.calls_left == 0:
@@ -82,19 +83,19 @@ class _GrowingByWidth(MPELUByWidth):
 
 
 class PendingMPELU(LazyMPELU):
-    """Becomes an `MPELU` or an `MPELUByWidth`, by a state_dict or by its first inputs.
+    """Becomes an `MPELU` or an `MPELUByWidth` when it loads a state_dict or gets its first inputs.
 
-    It stands in models that were converted without example inputs.
+    `convert` puts it in models that it gets without example inputs.
 
     Args:
-        alpha: initial value, a number.
-        beta: as alpha; positive.
+        alpha: initial alpha, a number.
+        beta: initial beta, a positive number.
         dim: dimension of the channels, if it is known.
-        calls: how often the model calls it in a forward pass; each may have a width of its own.
+        calls: number of calls in a forward pass, each of which may have a width of its own.
         inplace: overwrite the input.
-        device: of the parameters.
-        dtype: of the parameters.
-        requires_grad: of the parameters.
+        device: device of the parameters.
+        dtype: data type of the parameters.
+        requires_grad: whether the parameters are trained.
     """
 
     def __init__(
@@ -112,25 +113,17 @@ class PendingMPELU(LazyMPELU):
         super().__init__(
             alpha=alpha, beta=beta, dim=dim, inplace=inplace, device=device, dtype=dtype
         )
-        if not requires_grad:
-            for name in ("alpha", "beta"):
-                made: Any = UninitializedParameter
-                setattr(self, name, made(requires_grad=False, device=device, dtype=dtype))
-        self.calls = calls
-        self.settings: dict[str, Any] = {
-            "alpha": alpha,
-            "beta": beta,
-            "inplace": inplace,
-            "requires_grad": requires_grad,
-        }
+        self.alpha.requires_grad = self.beta.requires_grad = requires_grad
+        self.calls, self.is_trained = calls, requires_grad
+        self.options: dict[str, Any] = {"alpha": alpha, "beta": beta, "inplace": inplace}
 
     def forward(self, input: Tensor) -> Tensor:
-        # By now the hook of lazy modules has made this one of another class.
+        # The hook of lazy modules has changed the class of this one by now.
         output: Tensor = type(self).forward(self, input)
         return output
 
     def initialize_parameters(self, input: Tensor) -> None:
-        """Called with the first input."""
+        """Sets the shapes of the parameters from the first input."""
         if not self.has_uninitialized_params() and not self.dim_is_given:
             self.dim = _dim_by_size(input, [self.alpha.numel()])
         super().initialize_parameters(input)
@@ -148,7 +141,7 @@ class PendingMPELU(LazyMPELU):
             grown = self._become(MPELUByWidth)
             for match in found:
                 width = match[1]
-                grown.widths[width] = _made(int(width), grown.dim or 1, grown.settings)
+                grown.widths[width] = _made(grown, int(width), grown.dim or 1)
         nn.Module._load_from_state_dict(self, state_dict, prefix, *rest)
         if not found and self.dim_is_given and not self.has_uninitialized_params():
             self.num_parameters = self.alpha.numel()
@@ -161,19 +154,19 @@ class PendingMPELU(LazyMPELU):
         del self._initialize_hook, self._load_hook
 
     def _become(self, kind: type[MPELUByWidth]) -> Any:
-        """This module, as one without parameters of its own."""
+        """Changes the class of this module to one without parameters of its own."""
         device, dtype = self.alpha.device, self.alpha.dtype
         self._forget_hooks()
         del self.alpha, self.beta
         self.dim: Any = self.dim if self.dim_is_given else None
-        self.settings.update(device=device, dtype=dtype)
+        self.options.update(device=device, dtype=dtype)
         self.__class__ = kind  # type: ignore[assignment]
         self.widths = nn.ModuleDict()
         return self
 
 
 def _settle(module: _GrowingByWidth) -> None:
-    """No more widths from here on. With one alone, the module becomes an MPELU."""
+    """Ends the growth; a module with a single width becomes an MPELU."""
     widths = list(module.widths.values())
     for width in widths:
         width.train(module.training)
@@ -189,13 +182,12 @@ def _settle(module: _GrowingByWidth) -> None:
     module._parameters.update(only._parameters)
 
 
-def _made(width: int, dim: int, settings: Mapping[str, Any]) -> MPELU:
-    options = {name: value for name, value in settings.items() if name != "requires_grad"}
-    return MPELU(width, dim=dim, **options).requires_grad_(settings["requires_grad"])
+def _made(module: _GrowingByWidth, width: int, dim: int) -> MPELU:
+    return MPELU(width, dim=dim, **module.options).requires_grad_(module.is_trained)
 
 
 def _first_dim(input: Tensor) -> int:
-    """The dimension of the channels in input that nothing is known of, as LazyMPELU takes it."""
+    """The dimension of the channels where nothing but the input is known, as for LazyMPELU."""
     if input.dim() == 3:
         raise ValueError(
             "convert: expected dim=1 or dim=-1 to be given for input of 3 dimensions, which may "
@@ -205,7 +197,7 @@ def _first_dim(input: Tensor) -> int:
 
 
 def _dim_by_size(input: Tensor, widths: Sequence[int]) -> int:
-    """The dimension, 1 or -1, that has the size of the parameters that were loaded."""
+    """The dimension, 1 or -1, whose size is that of the loaded parameters."""
     if widths == [1]:
         return 1
     ends = [1, -1] if input.dim() > 2 else [-1] if input.dim() == 1 else [1]

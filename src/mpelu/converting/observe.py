@@ -1,22 +1,37 @@
-"""What a model does with its activations: the calls of each, and calls of functions."""
+"""What a model does with its activations, and which activation functions its code calls."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mpelu
 from mpelu.activations import ActivationRecord, find_function
 from mpelu.converting.signs import Demand, demands, must_stay
-from mpelu.graph import Call, Channels, Inputs, find_channels, record, trace
+from mpelu.graph import (
+    Call,
+    Channels,
+    Inputs,
+    arguments,
+    find_channels,
+    input_error,
+    record,
+    substitute,
+    tensors_in,
+    trace,
+    unchanged,
+)
 
 
 @dataclass(frozen=True)
@@ -27,162 +42,275 @@ class Site:
     channels: Channels | None
 
 
-@dataclass(frozen=True)
+@dataclass
+class Seen:
+    """What is known about an activation module."""
+
+    sites: list[Site] | None = None
+    """Its calls; None if they are unknown."""
+    lowest: float | None = None
+    """Its lowest input."""
+    overwrites: bool = False
+    """Whether it overwrites its input."""
+    in_place: bool = False
+    """Whether it does so and the model relies on that, or may rely on it."""
+    takes_more: bool = False
+    """Whether it is called with more than its input, or with its input under another name."""
+    stays: str = ""
+    """Why its output must not become negative; empty if it may."""
+    _version: int | None = None
+
+    def before(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hook that runs ahead of its forward."""
+        first = args[0] if args else kwargs.get("input")
+        if len(args) + len(kwargs) != 1 or not isinstance(first, Tensor):
+            self.takes_more = True
+            return
+        with torch._C.DisableTorchFunction():
+            self._version = _version(first)
+            if first.is_floating_point() and first.numel():
+                self.lowest = min(self.lowest or 0.0, first.min().item())
+
+    def after(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], __: Any) -> None:
+        """Hook that runs behind its forward."""
+        first = args[0] if args else kwargs.get("input")
+        with torch._C.DisableTorchFunction():
+            if isinstance(first, Tensor) and _version(first) != self._version:
+                self.overwrites = True
+
+
+@dataclass
 class FunctionCall:
-    """A call of an activation's function, such as F.relu."""
+    """A line of code that calls an activation's function, such as F.relu."""
 
     record: ActivationRecord
-    owner: nn.Module
-    """The module whose code calls it."""
-    method: str
-    """The method of the owner's class that calls it."""
-    depth: int
-    """How many methods of the owner are running by then."""
-    path: str
-    """Of the owner."""
     name: str
-    """Of the function."""
+    """Name of the function."""
+    owner: nn.Module
+    """Module whose code calls it."""
+    path: str
+    """Path of the owner."""
+    methods: list[str]
+    """Methods of the owner that are running, the innermost first."""
     place: str
     """File and line."""
     stays: str = ""
-    """Why its output must not become negative, if it must not."""
+    """Why its output must not become negative; empty if it may."""
+
+    @property
+    def method(self) -> str:
+        return self.methods[0] if self.methods else "forward"
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The activations of a model in one forward pass."""
+    """A model's activation modules, by id, and its calls of activation functions."""
 
-    sites: dict[int, list[Site]]
-    """By the id of the module."""
-    functions: tuple[FunctionCall, ...]
-    lowest: dict[int, float]
-    """The lowest input of each module, by its id."""
-    overwriting: frozenset[int] = frozenset()
-    """Ids of modules that overwrote their input, or say so."""
-    with_more: frozenset[int] = frozenset()
-    """Ids of modules that were called with more than their input, or with it by another name."""
-    stays: dict[int, str] = field(default_factory=dict)
-    """By the id of each module whose output must not become negative: why."""
+    modules: dict[int, Seen]
+    functions: list[FunctionCall]
 
 
-def observe(model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]) -> Observation:
-    """Runs the model once on the inputs; leaves no trace."""
+def observe(
+    model: nn.Module,
+    inputs: Inputs | None,
+    activations: Sequence[nn.Module] = (),
+    left: Collection[int] = (),
+) -> Observation:
+    """Watches the activations in one forward pass, or in a symbolic trace if there are no inputs.
+
+    The model isn't changed. If torch.fx can't trace it, nothing is known about the calls.
+
+    Args:
+        model: model to run.
+        inputs: example inputs, or None.
+        activations: modules to watch.
+        left: ids of those that won't be swapped.
+    """
+    seen = {
+        id(module): Seen(overwrites=bool(getattr(module, "inplace", False)))
+        for module in activations
+    }
+    if inputs is not None:
+        with _input_errors(inputs):
+            functions = _recorded(model, inputs, activations, seen)
+    else:
+        functions = []
+        _traced(model, seen)
+    overwriting = [
+        module
+        for module in activations
+        if (one := seen[id(module)]).overwrites
+        and not (one.takes_more or one.stays or id(module) in left)
+    ]
+    for module in overwriting if inputs is None else _overwritten(model, inputs, overwriting):
+        seen[id(module)].in_place = True
+    return Observation(seen, functions)
+
+
+def _traced(model: nn.Module, seen: dict[int, Seen]) -> None:
+    """Fills in what a symbolic trace shows."""
+    try:
+        calls = trace(model)
+    except Exception:  # whatever the model's code raises on a symbolic tensor
+        return
+    asked = [each for call in calls for each in demands(call, (), {}, lambda: "the model")]
+    stays = must_stay(calls, asked, lambda call: id(call.target) in seen)
+    for index, why in stays.items():
+        seen[id(calls[index].target)].stays = why
+    _add_sites(seen, calls)
+
+
+def _recorded(
+    model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module], seen: dict[int, Seen]
+) -> list[FunctionCall]:
+    """Fills in what a forward pass shows; returns the calls of functions."""
     paths = {id(module): path for path, module in model.named_modules()}
-    watched = {id(module) for module in activations}
     functions: dict[str, FunctionCall] = {}
-    noted: dict[int, str] = {}
+    keys: dict[int, tuple[Call, str]] = {}  # which keeps the calls, so that their ids stay theirs
     asked: list[Demand] = []
-    lowest: dict[int, float] = {}
-    overwriting = {id(module) for module in activations if getattr(module, "inplace", False)}
-    with_more: set[int] = set()
-    versions: dict[int, int] = {}
 
     def before(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         asked.extend(demands(call, args, kwargs, _place))
         found = None if isinstance(call.target, nn.Module) else find_function(call.target)
-        if found is not None:
-            # The call that is written down has the same arguments.
-            noted[id(call.args)] = _note(functions, found, call, paths)
-
-    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        first = args[0] if args else kwargs.get("input")
-        if len(args) + len(kwargs) != 1 or not isinstance(first, Tensor):
-            with_more.add(id(module))
+        if found is None:
             return
-        with torch._C.DisableTorchFunction():
-            versions[id(module)] = _version(first)
-            if first.is_floating_point() and first.numel():
-                lowest[id(module)] = min(lowest.get(id(module), 0.0), first.min().item())
+        owner, methods, place = _caller(paths)
+        path = "" if owner is None else paths[id(owner)]
+        key = f"{path} {place}"
+        keys[id(call)] = call, key
+        if owner is not None and (
+            key not in functions or len(functions[key].methods) < len(methods)
+        ):
+            name = getattr(call.target, "__name__", call.name)
+            functions[key] = FunctionCall(found, name, owner, path, methods, place)
 
-    def look_again(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: object
-    ) -> None:
-        first = args[0] if args else kwargs.get("input")
-        with torch._C.DisableTorchFunction():
-            if isinstance(first, Tensor) and _version(first) != versions.get(id(module)):
-                overwriting.add(id(module))
-
-    handles = [
-        handle
-        for module in activations
-        for handle in (
-            module.register_forward_pre_hook(look, with_kwargs=True),
-            module.register_forward_hook(look_again, with_kwargs=True, prepend=True),
-        )
-    ]
+    handles = []
+    for module in activations:
+        hooks = seen[id(module)]
+        handles += [
+            module.register_forward_pre_hook(hooks.before, with_kwargs=True),
+            module.register_forward_hook(hooks.after, with_kwargs=True, prepend=True),
+        ]
     try:
         calls, _ = record(model, inputs, before)
     finally:
         for handle in handles:
             handle.remove()
-    stays = must_stay(
-        calls, asked, lambda call: id(call.target) in watched or id(call.args) in noted
-    )
-    for index, reason in stays.items():
-        key = noted.get(id(calls[index].args), "")
-        if key in functions:
-            functions[key] = replace(functions[key], stays=reason)
-    return Observation(
-        _sites(calls, watched),
-        tuple(functions.values()),
-        lowest,
-        frozenset(overwriting),
-        frozenset(with_more),
-        {id(calls[index].target): reason for index, reason in stays.items()},
-    )
+    stays = must_stay(calls, asked, lambda call: id(call.target) in seen or id(call) in keys)
+    for index, why in stays.items():
+        call = calls[index]
+        found = seen.get(id(call.target)) or functions.get(keys.get(id(call), (call, ""))[1])
+        if found is not None:
+            found.stays = why
+    _add_sites(seen, calls)
+    return list(functions.values())
 
 
-def observe_symbolically(model: nn.Module, activations: Sequence[nn.Module]) -> Observation | None:
-    """Without a run; None for a model that torch.fx can't trace."""
+def _add_sites(seen: dict[int, Seen], calls: Sequence[Call]) -> None:
+    for each in seen.values():
+        each.sites = []
+    for call, channels in zip(calls, find_channels(calls), strict=True):
+        found = seen.get(id(call.target))
+        if found is not None and found.sites is not None:
+            found.sites.append(Site(call.shape, channels))
+
+
+def outputs(model: nn.Module, inputs: Inputs) -> list[Tensor]:
+    """Copies of the model's floating-point outputs in evaluation mode."""
+    args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
+    with _input_errors(inputs), unchanged(list(model.modules())), torch.no_grad():
+        found = tensors_in(model.eval()(*args, **kwargs))
+        return [tensor.clone() for tensor in found if tensor.is_floating_point()]
+
+
+@contextlib.contextmanager
+def _input_errors(inputs: Inputs) -> Iterator[None]:
     try:
-        calls = trace(model)
-    except Exception:  # whatever the model's code raises on a symbolic tensor
-        return None
-    watched = {id(module) for module in activations}
-    asked = [each for call in calls for each in demands(call, (), {}, lambda: "the model")]
-    stays = must_stay(calls, asked, lambda call: id(call.target) in watched)
-    reasons = {id(calls[index].target): reason for index, reason in stays.items()}
-    return Observation(_sites(calls, watched), (), {}, stays=reasons)
+        yield
+    except Exception as error:  # whatever the model's code raises
+        raise input_error("convert", inputs, error) from error
 
 
-def _sites(calls: Sequence[Call], watched: set[int]) -> dict[int, list[Site]]:
-    channels = find_channels(calls)
-    sites: dict[int, list[Site]] = {}
-    for index, call in enumerate(calls):
-        if id(call.target) in watched:
-            site = Site(call.shape, channels[index])
-            sites.setdefault(id(call.target), []).append(site)
-    return sites
+def _overwritten(
+    model: nn.Module, inputs: Inputs, activations: Sequence[nn.Module]
+) -> list[nn.Module]:
+    """Finds the activations whose overwritten inputs the model reads later.
+
+    A model may call `self.relu(x)` and go on with x, or with a view of it. To find out, the
+    activations work on copies of their inputs in a pass for each mode: whatever reads the memory of
+    an input after that relies on finding the output there. The other MPELUs aren't in place, since
+    in place is slower wherever backward needs the input.
+
+    Args:
+        model: model to run.
+        inputs: example inputs.
+        activations: modules that overwrite their inputs.
+    """
+    reads = _Reads()
+    for is_training in (False, True) if activations else ():
+        args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
+        with unchanged(list(model.modules())), torch.no_grad():  # which removes the hooks, too
+            for module in activations:
+                module.register_forward_pre_hook(reads.give_copies, with_kwargs=True)
+            try:
+                with reads:
+                    output = model.train(is_training)(*args, **kwargs)
+                    for lasting in (*tensors_in(output), *model.buffers()):
+                        lasting.clone()
+            except Exception:  # whatever the model's code raises, as without targets in training
+                pass
+    return [module for module in activations if id(module) in reads.needed]
+
+
+class _Reads(TorchDispatchMode):
+    """Finds the activations whose inputs are read after they should have been overwritten."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.needed: set[int] = set()
+        # Weak, so that no input is kept alive; while there is a reference, its id isn't reused.
+        self._overwritten: dict[int, tuple[StorageWeakRef, set[int]]] = {}
+
+    def give_copies(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hook that has the module work on copies, and notes what it would have overwritten."""
+        copies = substitute((args, kwargs), Tensor, torch.clone)
+        for tensor in tensors_in((args, kwargs)):
+            memory: Any = StorageWeakRef(tensor.untyped_storage())
+            self._overwritten.setdefault(memory.cdata, (memory, set()))[1].add(id(module))
+        return copies
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        for tensor in tensors_in((args, kwargs)):
+            if tensor.layout is torch.strided:
+                memory = tensor.untyped_storage()._cdata
+                self.needed |= self._overwritten.get(memory, (None, set[int]()))[1]
+        return func(*args, **(kwargs or {}))
 
 
 def _version(tensor: Tensor) -> int:
-    """How often the tensor was written to; a constant in inference mode, where nobody counts."""
+    """How often the tensor was written to; inference tensors don't count that."""
     return -1 if tensor.is_inference() else tensor._version
-
-
-def _note(
-    functions: dict[str, FunctionCall], found: ActivationRecord, call: Call, paths: dict[int, str]
-) -> str:
-    """The key of the function among those that are called."""
-    owner, methods, place = _caller(paths)
-    if owner is None:
-        return ""
-    path = paths[id(owner)]
-    name = getattr(call.target, "__name__", call.name)
-    method = methods[0] if methods else "forward"
-    key = f"{path} {place}"
-    if key not in functions or functions[key].depth < len(methods):
-        functions[key] = FunctionCall(found, owner, method, len(methods), path, name, place)
-    return key
 
 
 _OWN = str(Path(mpelu.__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
+_PLUMBING = {
+    f"{_TORCH}/nn/functional.py",
+    f"{_TORCH}/overrides.py",
+    f"{_TORCH}/_tensor.py",
+    f"{_TORCH}/utils/_contextlib.py",
+}
 
 
 def _caller(paths: dict[int, str]) -> tuple[nn.Module | None, list[str], str]:
-    """The innermost module of the model whose code is running, its methods that are running from
-    the innermost on, and the line that it is at."""
+    """Finds whose code is running.
+
+    Returns:
+        The innermost module of the model, its methods that are running (the innermost first), and
+        file and line.
+    """
     owner: nn.Module | None = None
     methods: list[str] = []
     place = ""
@@ -206,24 +334,16 @@ def _caller(paths: dict[int, str]) -> tuple[nn.Module | None, list[str], str]:
 
 
 def _place() -> str:
-    """The line outside of torch that is running."""
+    """File and line of the running code outside of torch."""
     outside = (each for each in _frames() if not each.f_code.co_filename.startswith(_TORCH))
     frame = next(outside)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _frames() -> Iterator[FrameType]:
-    """What is running, from the innermost function on, without functions of mpelu."""
+    """The running functions outside of mpelu, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_OWN):
             yield frame
         frame = frame.f_back
-
-
-_PLUMBING = {
-    f"{_TORCH}/nn/functional.py",
-    f"{_TORCH}/overrides.py",
-    f"{_TORCH}/_tensor.py",
-    f"{_TORCH}/utils/_contextlib.py",
-}

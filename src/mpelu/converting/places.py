@@ -1,19 +1,20 @@
-"""Where a model's activations are, and the modules that take their places."""
+"""Where a model's activations are, and what takes the place of each."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpelu.activations import find_function
+from mpelu.converting.conversion import ConvertedActivation
 from mpelu.converting.modules import MPELUByWidth, PendingMPELU
-from mpelu.converting.observe import Site
-from mpelu.converting.recognize import Kind, Start, is_among, module_for, recognize, wanted
+from mpelu.converting.observe import Seen, Site
+from mpelu.converting.recognize import Kind, Start, recognize, wanted, wanted_function
 from mpelu.modules import MPELU
 
 _HOOKS = (
@@ -24,7 +25,7 @@ _HOOKS = (
 
 
 class StandIn(nn.Module):
-    """A function as a module, while the model is observed."""
+    """Stands in for a function in an attribute while the model is observed."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -43,13 +44,14 @@ class Place:
     name: str
     path: str
     module: nn.Module
-    """The activation: a stand-in of its own for a function, or one for each place of a module that
-    several have."""
+    """The activation, or what stands in for it."""
     original: Any
-    """The attribute as it was."""
+    """The attribute before the conversion."""
     kind: Kind
     near: list[Tensor]
-    """Parameters around it."""
+    """Parameters of the modules around it."""
+    start: Start | str = ""
+    """Alpha and beta to start from, or why it is left."""
 
     @property
     def was(self) -> str:
@@ -58,58 +60,70 @@ class Place:
         return f"function {self.original.__name__}"
 
     def put(self, module: nn.Module) -> None:
-        """Sets the attribute to a module."""
+        """Sets the attribute to a module, which takes over the mode and the hooks."""
+        module.training = self.module.training
+        for name in _HOOKS:
+            own, given = getattr(module, name), getattr(self.module, name)
+            if own:  # hooks of a lazy module
+                own.update(given)
+            else:  # the same object, so that the handles still remove them
+                setattr(module, name, given)
+        module._is_full_backward_hook = self.module._is_full_backward_hook
         setattr(self.owner, self.name, module)
         if isinstance(self.owner, nn.TransformerEncoderLayer):
             self.owner.activation_relu_or_gelu = 0  # or its fast path would ignore the module
 
+    @property
+    def is_function_again(self) -> bool:
+        """Whether it is a function that was put back."""
+        return not isinstance(self.original, nn.Module) and self.name not in self.owner._modules
+
     def put_back(self) -> None:
-        """Sets the attribute to what it was."""
+        """Restores the attribute."""
         if not isinstance(self.original, nn.Module) and self.name in self.owner._modules:
             delattr(self.owner, self.name)
         setattr(self.owner, self.name, self.original)
 
 
-def find_places(model: nn.Module, replace: Sequence[type[nn.Module]] | None) -> Iterator[Place]:
-    """The activations to replace, in the order of the model's modules.
+def find_places(model: nn.Module, replace: Sequence[type[nn.Module]] | None) -> list[Place]:
+    """Finds the activations to replace, in the order of the model's modules.
 
-    Functions in attributes get modules as stand-ins. So does an activation without parameters that
-    is in several places: each place is on its own then.
+    Modules stand in for functions in attributes from here on. So do copies for an activation
+    without parameters that is in several places, so that each place is on its own.
     """
+    if recognize(model) is not None:
+        name = type(model).__name__
+        raise ValueError(
+            f"convert: expected a model that contains activations, got an activation, {name}"
+        )
     kinds = {id(module): wanted(module, replace) for module in model.modules()}
+    places: list[Place] = []
     seen: set[int] = set()
     for path, owner in list(model.named_modules()):
         if isinstance(owner, torch.jit.ScriptModule) or recognize(owner) is not None:
             continue
         near = _parameters_near(model, path)
+        prefix = f"{path}." if path else ""
         for name, child in list(owner._modules.items()):
             kind = None if child is None else kinds[id(child)]
             if child is None or kind is None:
                 continue
             module = child
             if id(child) in seen and not any(True for _ in child.parameters()):
-                module = copy.copy(child)
-                owner._modules[name] = module
+                module = owner._modules[name] = copy.copy(child)
             seen.add(id(child))
-            yield Place(owner, name, _join(path, name), module, child, kind, near)
+            places.append(Place(owner, name, prefix + name, module, child, kind, near))
         for name, value in list(vars(owner).items()):
-            record = None if name.startswith("__") else find_function(value)
-            if record is None or not is_among(record, replace):
-                continue
-            computed = module_for(record, (), {})
-            if computed is not None:
-                module = StandIn(value).train(owner.training)
-                setattr(owner, name, module)
-                kind = Kind(record.label, record, computed)
-                yield Place(owner, name, _join(path, name), module, value, kind, near)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+            kind = None if name.startswith("__") else wanted_function(value, replace)
+            if kind is not None:
+                stand_in = StandIn(value).train(owner.training)
+                setattr(owner, name, stand_in)
+                places.append(Place(owner, name, prefix + name, stand_in, value, kind, near))
+    return places
 
 
 def _parameters_near(model: nn.Module, path: str) -> list[Tensor]:
-    """The parameters of the nearest module around that has any of real numbers."""
+    """The floating-point parameters of the nearest module around that has any."""
     while True:
         inside = model.get_submodule(path).parameters()
         found: list[Tensor] = [each for each in inside if each.is_floating_point()]
@@ -118,8 +132,101 @@ def _parameters_near(model: nn.Module, path: str) -> list[Tensor]:
         path = path.rpartition(".")[0]
 
 
+def is_skipped(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a path, or one that contains it, matches a pattern."""
+    parts = path.split(".")
+    above = [".".join(parts[: count + 1]) for count in range(len(parts))]
+    return any(fnmatch.fnmatchcase(each, pattern) for each in above for pattern in patterns)
+
+
+def check_paths(
+    model: nn.Module,
+    places: Sequence[Place],
+    skip: Sequence[str],
+    dim: int | Mapping[str, int] | None,
+) -> None:
+    """Raises for paths that don't exist."""
+    found = [place.path for place in places]
+    paths = [*(path for path, _ in model.named_modules()), *found]
+    for pattern in skip:
+        if not any(is_skipped(path, [pattern]) for path in paths):
+            raise ValueError(f"convert: skip={pattern!r} not found among the paths of the model")
+    for path in dim if isinstance(dim, Mapping) else ():
+        if path not in found:
+            raise ValueError(
+                f"convert: dim={path!r} not found among the activations, such as "
+                f"{', '.join(found[:3])}"
+            )
+
+
+def swap_all(
+    places: Sequence[Place],
+    seen: Mapping[int, Seen],
+    shared: bool,
+    dim: int | Mapping[str, int] | None,
+    notes: Mapping[int, str],
+) -> list[ConvertedActivation]:
+    """Puts an MPELU in each place, or back what was there.
+
+    Args:
+        places: all activations.
+        seen: what the model does with each, by the id of its module.
+        shared: whether all channels share one alpha and beta.
+        dim: dimension of the channels, for all or by path; None for the one that was found.
+        notes: what to know about an activation, by the id of its original.
+    """
+    made: dict[int, _Replacement] = {}
+    for place in places:
+        key, start = id(place.module), place.start
+        if isinstance(start, str):
+            made[key] = _Replacement(note="its parameters are shared with one that is left")
+        elif seen[key].takes_more:
+            note = "called with more than its input; an MPELU takes nothing else"
+            made[key] = _Replacement(note=note)
+        elif seen[key].stays:
+            made[key] = _Replacement(note=seen[key].stays)
+        elif key not in made:  # parameters in several places, such as PReLU's, stay shared
+            given = dim.get(place.path) if isinstance(dim, Mapping) else dim
+            made[key] = _replacement(place, start, seen[key], shared, given)
+    return [
+        _put(
+            place,
+            made[id(place.module)],
+            seen[id(place.module)].lowest,
+            notes.get(id(place.original), ""),
+        )
+        for place in places
+    ]
+
+
+def _put(
+    place: Place, new: _Replacement, lowest: float | None, about_code: str
+) -> ConvertedActivation:
+    start, error, notes = place.start, None, [new.note]
+    if isinstance(start, str) or new.module is None:
+        place.put_back()
+        notes = [start] if isinstance(start, str) else notes
+    else:
+        place.put(new.module)
+        notes.append(about_code)
+        if start.slope:
+            new.module.__dict__["keeps_slopes"] = True  # for Conversion.load_state_dict
+        if start.error is not None:
+            error = start.error_at(lowest, next(new.module.parameters()).dtype)
+    return ConvertedActivation(
+        path=place.path,
+        was=place.was,
+        is_swapped=new.module is not None,
+        channels=new.channels,
+        dim=new.dim,
+        source=new.source,
+        error=error,
+        note="; ".join(note for note in notes if note),
+    )
+
+
 @dataclass(frozen=True)
-class Replacement:
+class _Replacement:
     """A new module, or the reason why there is none."""
 
     module: nn.Module | None = None
@@ -129,47 +236,53 @@ class Replacement:
     note: str = ""
 
 
-def build(
-    place: Place, start: Start, sites: Sequence[Site] | None, *, shared: bool, dim: int | None
-) -> Replacement:
-    """What takes the place of an activation.
+def _replacement(
+    place: Place, start: Start, seen: Seen, shared: bool, dim: int | None
+) -> _Replacement:
+    near = [*place.module.parameters()] or place.near
+    options: dict[str, Any] = {"inplace": seen.in_place}
+    if near:
+        options.update(device=near[0].device, dtype=near[0].dtype)
+    is_trained = not near or any(each.requires_grad for each in near)
 
-    Args:
-        place: of the activation.
-        start: alpha and beta.
-        sites: its calls; None if they are unknown.
-        shared: one alpha and beta for all channels.
-        dim: dimension of the channels, in place of what the sites say.
+    def make(width: int, dim: int) -> MPELU:
+        module = MPELU(width, start.alpha, start.beta, dim=dim, **options)
+        return module.requires_grad_(is_trained)
 
-    Returns:
-        The new module. It overwrites its input only if the calls are unknown and the activation
-        does; otherwise `overwriting_needed` tells.
-    """
     slopes = start.alpha.numel() if isinstance(start.alpha, Tensor) else 1
     if shared and slopes > 1:
-        return Replacement(note=f"{place.kind.label} has parameters per channel, shared=True none")
-    is_unknown = sites is None or any(site.shape is None for site in sites)
-    made = _Maker(place, start, inplace=is_unknown and getattr(place.module, "inplace", False))
-    if not start.fits(made.options.get("dtype", torch.get_default_dtype())):
-        return Replacement(note=f"{place.kind.label}: alpha or beta would be out of range")
+        note = f"{place.kind.label} has parameters per channel, which shared=True rules out"
+        return _Replacement(note=note)
+    dtype = options.get("dtype", torch.get_default_dtype())
+    values = [torch.as_tensor(each).to(dtype) for each in (start.alpha, start.beta)]
+    if not all(bool(each.isfinite().all()) for each in values):
+        return _Replacement(note=f"{place.kind.label}: alpha or beta would be out of range")
     if shared:
-        return Replacement(made(1, 1), (1,))
+        return _Replacement(make(1, 1), (1,))
     if slopes > 1:
         dim = getattr(place.module, "dim", 1)
-        return Replacement(made(slopes, dim), (slopes,), dim, "its own parameters")
-    if sites is None or is_unknown:
-        return _pending(made, start, sites or (), dim)
-    if not sites:
-        return Replacement(note="not called on the example inputs")
-    if dim is None and any(site.channels is None for site in sites):
-        note = "no channels found: one alpha and beta for all; dim= takes those of a dimension"
-        return Replacement(made(1, 1), (1,), note=note)
+        return _Replacement(make(slopes, dim), (slopes,), dim, "its own parameters")
+    sites = seen.sites
+    if sites is not None and not sites:
+        return _Replacement(note="not called on the example inputs")
+    channels = [site.channels for site in sites or ()]
+    are_known = bool(channels) and None not in channels
+    source = channels[0].source if channels and channels[0] is not None else ""
+    if sites is None or any(site.shape is None for site in sites):
+        if dim is None and sites is not None and are_known:
+            dim = _common_dim(sites)
+        options.update(dim=dim, calls=max(len(channels), 1), requires_grad=is_trained)
+        pending = PendingMPELU(float(start.alpha), float(start.beta), **options)
+        note = "takes its channels from a state_dict or the first batch"
+        return _Replacement(pending, (), dim, source, note)
+    if dim is None and not are_known:
+        note = "no channels found, so all share one alpha and beta; dim= names a dimension"
+        return _Replacement(make(1, 1), (1,), note=note)
     if dim is None:
         dim = _common_dim(sites)
     if dim is None:
-        return Replacement(
-            note="called with channels in different dimensions; shared=True or rewrite=True"
-        )
+        note = "called with channels in different dimensions; use shared=True or rewrite=True"
+        return _Replacement(note=note)
     shapes = [site.shape for site in sites if site.shape is not None]
     if not all(-len(shape) <= dim < len(shape) for shape in shapes):
         raise ValueError(
@@ -177,45 +290,13 @@ def build(
             f"shape {list(shapes[0])}"
         )
     widths = sorted({shape[dim] for shape in shapes})
-    modules = [made(width, dim) for width in widths]
-    source = sites[0].channels.source if sites[0].channels is not None else "dim="
+    modules = [make(width, dim) for width in widths]
     chosen = modules[0] if len(modules) == 1 else MPELUByWidth(modules)
-    return Replacement(chosen, tuple(widths), dim, source)
-
-
-def _pending(made: _Maker, start: Start, sites: Sequence[Site], dim: int | None) -> Replacement:
-    assert isinstance(start.alpha, float)
-    assert isinstance(start.beta, float)
-    if dim is None and sites and all(site.channels is not None for site in sites):
-        dim = _common_dim(sites)
-    module = PendingMPELU(
-        start.alpha, start.beta, dim=dim, calls=max(len(sites), 1), **made.options,
-        requires_grad=made.is_trained,
-    )  # fmt: skip
-    source = sites[0].channels.source if sites and sites[0].channels is not None else ""
-    return Replacement(
-        module, (), dim, source, "channels come with a state_dict or the first batch"
-    )
-
-
-class _Maker:
-    """Makes MPELUs as the parameters around are: device, dtype, trained or frozen."""
-
-    def __init__(self, place: Place, start: Start, *, inplace: bool) -> None:
-        near = [*place.module.parameters()] or place.near
-        self.start = start
-        self.options: dict[str, Any] = {"inplace": inplace}
-        if near:
-            self.options.update(device=near[0].device, dtype=near[0].dtype)
-        self.is_trained = not near or any(each.requires_grad for each in near)
-
-    def __call__(self, width: int, dim: int) -> MPELU:
-        module = MPELU(width, self.start.alpha, self.start.beta, dim=dim, **self.options)
-        return module.requires_grad_(self.is_trained)
+    return _Replacement(chosen, tuple(widths), dim, source or "dim=")
 
 
 def _common_dim(sites: Sequence[Site]) -> int | None:
-    """A dimension that has the channels at every site."""
+    """The dimension that has the channels at every site, if there is one."""
     found = [
         (len(site.shape) if site.shape is not None else None, site.channels.dim)
         for site in sites
@@ -228,20 +309,3 @@ def _common_dim(sites: Sequence[Site]) -> int | None:
         ):
             return dim
     return None
-
-
-def take_over(new: nn.Module, old: nn.Module) -> None:
-    """Hands the mode and the hooks of a module on to the one that takes its place."""
-    new.training = old.training
-    for name in _HOOKS:
-        own, given = getattr(new, name), getattr(old, name)
-        if own:  # a lazy module's
-            own.update(given)
-        else:  # the same object, so that the handles still remove them
-            setattr(new, name, given)
-    new._is_full_backward_hook = old._is_full_backward_hook
-
-
-def dim_of(path: str, dim: int | Mapping[str, int] | None) -> int | None:
-    """The dimension that a user gave for an activation."""
-    return dim.get(path) if isinstance(dim, Mapping) else dim

@@ -10,54 +10,49 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpelu.activations import TABLE, ActivationRecord, find_activation
+from mpelu.activations import TABLE, ActivationRecord, find_activation, find_function
 from mpelu.activations.table import known_function
 from mpelu.graph import elementwise, elementwise_function, isolated
 from mpelu.modules import MIN_BETA
 
 RELU_ALPHA = 1e-6
-"""Alpha of an MPELU that starts as ReLU. It is off by no more than this, and as alpha isn't zero,
-backward still needs the output alone."""
+"""Alpha of an MPELU that starts as ReLU, and its largest error. Because alpha isn't zero, backward
+still needs only the output."""
 LEAKY_BETA = 0.01
 """Beta of an MPELU that starts as leaky ReLU of slope s: alpha is s / beta, and the error at y is
-less than s beta y^2 / 2. A smaller beta would cost no precision, but it would hardly train: a step
-of an optimizer changes the slope by alpha times the step of beta."""
+less than s beta y^2 / 2. A smaller beta would be as precise, but hardly trainable: a step of an
+optimizer changes the slope by alpha times the step of beta."""
 SIMILAR = 0.03
-"""A module of an unknown class counts as an activation of the table if it is nowhere further from
-it: approximations of GELU are within 0.021."""
+"""Largest distance from an activation of the table at which a module of an unknown class counts as
+that activation. Approximations of GELU are within 0.021."""
 EQUAL = 1e-6
-"""One that is nowhere further from it, far from zero in proportion, computes the same."""
+"""Largest distance at which it computes the same; far from zero, in proportion to the value."""
 _FAR = (10.0, 20.0, 50.0, 100.0, 1e3, 1e6)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An activation as far as it is recognized."""
+    """An activation that was recognized."""
 
     label: str
     record: ActivationRecord | None
     function: Any = None
-    """A module of torch.nn that computes exactly the same, or the activation itself."""
+    """The activation itself, or a module of torch.nn that computes the same, if there is one."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Alpha and beta to begin with."""
+    """Alpha and beta to start from."""
 
     alpha: float | Tensor
     beta: float | Tensor
     error: float | None = None
-    """Largest difference to the function that is kept, for any input; None if none is kept."""
+    """Largest difference to the function that is kept; None if no function is kept."""
     slope: float = 0.0
-    """The largest slope of a leaky ReLU that is kept, whose error depends on the input."""
-
-    def fits(self, dtype: torch.dtype) -> bool:
-        """Whether alpha and beta are finite in a dtype."""
-        values = (torch.as_tensor(each).to(dtype) for each in (self.alpha, self.beta))
-        return all(bool(each.isfinite().all()) for each in values)
+    """Largest slope of a leaky ReLU that is kept; its error depends on the input."""
 
     def error_at(self, lowest: float | None, dtype: torch.dtype) -> float | None:
-        """The largest difference for inputs down to the lowest, with alpha and beta of a dtype."""
+        """The largest difference for inputs down to the lowest one, with parameters of a dtype."""
         if self.error is None or not self.slope:
             return self.error
         if lowest is None:
@@ -67,7 +62,7 @@ class Start:
 
 
 def recognize(module: nn.Module) -> Kind | None:
-    """The activation that a module is: by its class, or by what it computes."""
+    """Recognizes an activation by its class, or by what it computes."""
     name = type(module).__name__
     record = find_activation(module)
     if record is not None:
@@ -102,12 +97,12 @@ def _candidates() -> Iterator[tuple[ActivationRecord, nn.Module]]:
 
 
 def _distance(values: Tensor, expected: Tensor) -> float:
-    """The largest difference; beyond 8, in proportion to the value."""
+    """The largest difference; for values beyond 8, in proportion to the value."""
     return ((values - expected).abs() / (expected.abs() / 8).clamp(min=1)).max().item()
 
 
 def _is_equal(module: nn.Module, known: nn.Module, points: Tensor) -> bool:
-    """Whether both are the same function far from zero too, and in training as in evaluation."""
+    """Whether both are equal far from zero too, in training mode and in evaluation mode."""
     far = points.new_tensor(_FAR).unsqueeze(1)
     points = torch.cat([points, far, -far])
     for is_training in (False, True):
@@ -125,12 +120,12 @@ def _is_equal(module: nn.Module, known: nn.Module, points: Tensor) -> bool:
 
 
 def wanted(module: nn.Module, replace: Sequence[type[nn.Module]] | None) -> Kind | None:
-    """The activation that a module is, if it is one to replace.
+    """Recognizes a module that is to be replaced.
 
     Args:
-        module: of the model.
-        replace: classes. Modules that compute the same as one of them count too. None for all
-            activations that are recognized, but MPELU.
+        module: module of the model.
+        replace: classes to replace, with modules that compute the same as one of them; None for
+            all activations except MPELU.
     """
     kind = recognize(module)
     if replace is None:
@@ -141,20 +136,32 @@ def wanted(module: nn.Module, replace: Sequence[type[nn.Module]] | None) -> Kind
     return kind if kind is not None and is_among(kind.record, replace) else None
 
 
+def wanted_function(value: Any, replace: Sequence[type[nn.Module]] | None) -> Kind | None:
+    """Recognizes an activation's function in an attribute that is to be replaced."""
+    record = find_function(value)
+    if record is None or not is_among(record, replace):
+        return None
+    computed = module_for(record, (), {})
+    return None if computed is None else Kind(record.label, record, computed)
+
+
 def is_among(record: ActivationRecord | None, replace: Sequence[type[nn.Module]] | None) -> bool:
-    """Whether the class of an activation is one of those to replace."""
+    """Whether an activation's class is to be replaced."""
     if record is None or replace is None:
         return replace is None
     return record.module in {f"{each.__module__}:{each.__qualname__}" for each in replace}
 
 
 def module_for(record: ActivationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The module of torch.nn for a call of an activation's function, or None if there is none.
+    """The module of torch.nn that computes what a call of an activation's function does.
 
     Args:
-        record: of the activation.
-        args: of the function, without the input.
-        kwargs: likewise.
+        record: record of the activation.
+        args: positional arguments of the call, without the input.
+        kwargs: keyword arguments of the call.
+
+    Returns:
+        The module, or None if there is none.
     """
     if record.parameters or record.name == "rrelu":
         return None
@@ -167,26 +174,30 @@ def module_for(record: ActivationRecord, args: tuple[Any, ...], kwargs: dict[str
     return kind(**given)
 
 
-def start_of(kind: Kind, leaky_beta: float) -> Start | str:
-    """Alpha and beta that keep the function, or the reason why there are none."""
+def start_of(kind: Kind, beta: float | None) -> Start | str:
+    """Alpha and beta that keep the function, or the reason why there are none.
+
+    Args:
+        kind: activation to keep.
+        beta: beta of leaky ReLU and PReLU (default: `LEAKY_BETA`).
+    """
     if kind.function is None:
         return f"{kind.label}: no MPELU computes the same"
     if kind.record is not None and kind.record.name == "rrelu":
-        return "the slopes of RReLU are random in training; no MPELU's are"
+        return "RReLU has random slopes in training, which no MPELU has"
     known = known_function(kind.function)
     if known is None or not known.has_closed_form:
         return f"no MPELU equals {kind.label}"
     if known.slope is not None:
-        return _leaky_start(known.slope, leaky_beta)
-    alpha, beta = known.alpha, known.beta
-    assert alpha is not None
-    assert beta is not None
-    if (torch.as_tensor(beta) < MIN_BETA).any():
+        return _leaky_start(known.slope, LEAKY_BETA if beta is None else beta)
+    assert known.alpha is not None
+    assert known.beta is not None
+    if (torch.as_tensor(known.beta) < MIN_BETA).any():
         return f"no MPELU equals {kind.label}: its beta would be below {MIN_BETA}"
     scales = torch.as_tensor(known.scale, dtype=torch.float64)
     if (scales != 1).any():
         return f"no MPELU equals {kind.label}, whose slope above zero isn't 1"
-    return Start(_number(alpha), _number(beta), error=0.0)
+    return Start(_number(known.alpha), _number(known.beta), error=0.0)
 
 
 def _number(value: float | Tensor) -> float | Tensor:

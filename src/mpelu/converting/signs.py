@@ -1,8 +1,8 @@
-"""Activations whose output must not become negative, found by what is done with it.
+"""Finds activations whose output must not become negative, by what the model does with it.
 
-MPELU is negative below zero. A model that divides by the sum of its ReLUs, as linear attention
-does, takes their logarithm or their square root, or draws with them as probabilities, would return
-NaN sooner or later.
+MPELU is negative below zero. Sooner or later it would give NaN in a model that divides by the sum
+of its ReLUs, as linear attention does, takes their logarithm or square root, or uses them as
+probabilities.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Demand:
     """A tensor that must not be negative."""
 
     source: int
-    """The call that returned it."""
+    """Index of the call that returned it."""
     verb: str
-    """What is done with it."""
+    """What the model does with it."""
     place: str
-    """File and line, or the model."""
+    """File and line; or "the model", if they are unknown."""
 
     @property
     def reason(self) -> str:
@@ -44,13 +44,15 @@ class Demand:
 def demands(
     call: Call, args: Sequence[Any], kwargs: dict[str, Any], place: Callable[[], str]
 ) -> Iterator[Demand]:
-    """What a call takes that must not be negative, and isn't.
+    """Yields the tensor that a call takes and that must not be negative.
+
+    A tensor that has negative values already isn't yielded, since the model copes with them.
 
     Args:
-        call: of the model.
-        args: the tensors that it is about to get; `call.args` if nothing is run.
-        kwargs: likewise.
-        place: where the model's code makes the call.
+        call: call of the model.
+        args: positional arguments that the call is about to get; none in a symbolic trace.
+        kwargs: keyword arguments, likewise.
+        place: function that returns file and line of the call.
     """
     position, name, verb = NOT_NEGATIVE.get(call.operation, (0, "input", ""))
     if call.name in ("pow", "float_power"):
@@ -70,9 +72,14 @@ def must_stay(
 ) -> dict[int, str]:
     """The calls of activations whose output must not become negative, and why.
 
-    An output is followed as long as its sign is kept: through sums, products with numbers that
-    aren't negative, and changes of shape, but not through layers, and not to what is positive in
-    any case, such as a norm, a variance or a softmax.
+    Outputs are followed as long as the sign is kept: through sums, products with numbers that
+    aren't negative and changes of shape, but not through layers, nor through operations such as
+    norms, variances and softmax, whose output is positive in any case.
+
+    Args:
+        calls: calls of the model.
+        found: tensors that must not be negative.
+        is_activation: tells whether a call is that of an activation.
     """
     checked = {
         calls[compared].fed_by[0]
@@ -98,12 +105,12 @@ def must_stay(
 
 
 def _with_the_sign(call: Call, calls: Sequence[Call], verb: str) -> tuple[int, ...]:
-    """The calls whose outputs decide the sign of what a call returns."""
+    """The calls whose outputs determine the sign of what a call returns."""
     name = call.operation
     if isinstance(call.target, nn.Module) and any(True for _ in call.target.parameters()):
         return ()
     if name in ("clamp", "clip", "clampmin"):
-        # A lower bound mends a logarithm, but what is divided by it explodes.
+        # A lower bound is enough for a logarithm, but as a divisor it makes the quotient explode.
         is_mended = verb != DIVIDES and call.argument(1, "min") is not None
         return () if is_mended else call.fed_by
     if name == "pow":
@@ -118,7 +125,7 @@ def _with_the_sign(call: Call, calls: Sequence[Call], verb: str) -> tuple[int, .
 
 
 def _is_square(call: Call, calls: Sequence[Call]) -> bool:
-    """Whether it multiplies each number by itself, be it summed or not."""
+    """Whether the call multiplies each number by itself, with or without a sum."""
     if len(set(call.fed_by)) == len(call.fed_by) or calls[call.fed_by[0]].kind == "split":
         return False
     equation = call.args[0] if call.args else ""

@@ -1,34 +1,23 @@
-"""convert: MPELU in the place of a model's activations."""
+"""convert: swaps a model's activations for MPELU."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from mpelu.converting.checks import (
-    check_memory,
-    check_model,
-    check_options,
-    check_paths,
-    is_skipped,
-    nothing_to_swap,
-)
-from mpelu.converting.observe import Observation, observe, observe_symbolically
-from mpelu.converting.places import find_places
-from mpelu.converting.putting import (
-    overwrite_where_needed,
-    put,
-    rehearsal,
-    replacements,
-    unexplained,
-)
-from mpelu.converting.recognize import LEAKY_BETA, Start, is_among, start_of
-from mpelu.converting.report import Conversion, ConvertedActivation
+from mpelu.converting.conversion import Conversion, ConvertedActivation
+from mpelu.converting.observe import FunctionCall, observe, outputs
+from mpelu.converting.places import check_paths, find_places, is_skipped, swap_all
+from mpelu.converting.recognize import Start, start_of
 from mpelu.converting.rewrite import Rewriting, rewrite_functions, set_class
-from mpelu.converting.trials import difference, is_off, outputs
-from mpelu.graph import Inputs, check_inputs, input_error, snapshot
+from mpelu.graph import Inputs, check_inputs, snapshot, unwrap
+from mpelu.modules import MIN_BETA, MPELU
 
 
 def convert(
@@ -46,35 +35,35 @@ def convert(
 ) -> Conversion:
     """Swaps a model's activations for channel-wise MPELU, in place.
 
-    Number and dimension of the channels come from a forward pass on the example inputs. An error
-    leaves the model as it was.
+    The number and the dimension of the channels come from a forward pass on the example inputs. If
+    an error is raised, the model is unchanged.
 
     Args:
-        model: any network, before it is compiled, scripted or wrapped for several processes.
-        example_inputs: one tensor, a tuple of positional or a dict of keyword arguments. Without
-            them the MPELUs take their channels from a state_dict or from the first batch.
-        replace: classes to replace, such as (nn.ReLU, nn.SiLU); also modules of other classes and
-            functions in attributes that compute the same. Default: all activations that
-            `mpelu.activations.TABLE` has but MPELU itself.
-        alpha: initial value (default: 1).
-        beta: initial value (default: 1). With keep_function, that of MPELUs that start as leaky
-            ReLU or PReLU (default: 0.01).
-        keep_function: start from the function that was there: ELU and CELU exactly, ReLU with
+        model: any network that isn't compiled, scripted or wrapped for several processes yet.
+        example_inputs: one tensor, a tuple of positional arguments or a dict of keyword arguments.
+            Without them, the MPELUs take their channels from a state_dict or from the first batch.
+        replace: classes to replace, such as (nn.ReLU, nn.SiLU). Modules of other classes and
+            functions in attributes are replaced too if they compute the same. Default: all
+            activations of `mpelu.activations.TABLE` except MPELU.
+        alpha: initial alpha (default: 1).
+        beta: initial beta (default: 1). With keep_function=True, initial beta of MPELUs that start
+            as leaky ReLU or PReLU (default: 0.01).
+        keep_function: start from the function of each activation: ELU and CELU exactly, ReLU with
             alpha 1e-6, leaky ReLU and PReLU with a small beta. Activations that no MPELU equals
             are left.
-        skip: paths of modules to leave, with everything in them; "layer4.*" and the like match as
-            file names do.
-        shared: one alpha and beta for all channels.
+        skip: paths of modules to leave, with everything in them. Patterns such as "layer4.*" match
+            as they do for file names.
+        shared: use one alpha and beta for all channels.
         rewrite: also swap calls of functions, such as F.relu, torch.relu or x.relu(). The methods
             that make them are traced by torch.fx and get new code. The model stays the same object
             and keeps its other methods; its class then inherits from the one it had.
-        dim: dimension of the channels, for all or by path, in place of what was found.
+        dim: dimension of the channels, for all activations or by path. Default: as observed.
 
     Returns:
-        The model and a row for each activation: what it became, or why it was left.
+        The model, and a row for each activation that says what it became or why it was left.
 
     Raises:
-        ValueError: in one line, if there is nothing to swap, or an argument doesn't fit.
+        ValueError: in one line, if there is nothing to swap or an argument doesn't fit.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.SiLU())
@@ -84,149 +73,188 @@ def convert(
         >>> [row.channels for row in report.rows]
         [(16,), (8,)]
     """
-    check_model("convert", model)
-    check_options(replace, alpha, beta, keep_function, dim)
-    if example_inputs is not None:
-        check_memory("convert", model)
-        check_inputs("convert", example_inputs)
-    elif rewrite:
-        raise ValueError("convert: expected example_inputs with rewrite=True, got None")
+    _check_model(model, example_inputs)
+    _check_options(replace, alpha, beta, keep_function, dim)
+    if rewrite and example_inputs is None:
+        raise ValueError("convert: rewrite=True requires example_inputs")
     skipped = [skip] if isinstance(skip, str) else list(skip or ())
-    restore = snapshot(list(model.modules()), values=False)
-    classes = [(module, type(module)) for module in model.modules()]
-    random_state = random.getstate()
-    try:
-        before = _outputs(model, example_inputs) if keep_function else None
+    given = Start(1.0 if alpha is None else float(alpha), 1.0 if beta is None else float(beta))
+    with _unchanged_on_error(model):
+        before: list[Tensor] = []
+        if keep_function and example_inputs is not None:
+            before = outputs(model, example_inputs)
         rewriting = Rewriting()
         if rewrite and example_inputs is not None:
-            rewriting = _rewritten(model, example_inputs, replace, skipped)
-        places = list(find_places(model, replace))
-        check_paths(skipped, dim, model, [place.path for place in places])
-        starts = [
-            "skipped"
-            if is_skipped(place.path, skipped)
-            else start_of(place.kind, LEAKY_BETA if beta is None else beta)
-            if keep_function
-            else Start(1.0 if alpha is None else float(alpha), 1.0 if beta is None else float(beta))
-            for place in places
-        ]
-        found = _observed(model, example_inputs, [place.module for place in places])
-        made = replacements(places, starts, found, shared, dim)
-        rehearsed, was_off = None, False
-        has_functions = any(not isinstance(place.original, nn.Module) for place in places)
-        if found is not None and example_inputs is not None:
-            overwrite_where_needed(model, example_inputs, places, made, found)
-            if before is not None:
-                rehearsed = rehearsal(model, example_inputs, places, made)
-                if rewrite or has_functions:  # the model isn't what it was before
-                    was_off = is_off(before, _outputs(model, example_inputs) or [])
-        rows = put(places, starts, made, found, rehearsed, rewriting)
-        if has_functions and example_inputs is not None:  # which may be called again now
-            found = _observed(model, example_inputs)
-        rows += _functions_left(model, found, rewriting if rewrite else None)
+            rewriting = rewrite_functions(model, example_inputs, replace, skipped)
+        places = find_places(model, replace)
+        check_paths(model, places, skipped, dim)
+        for place in places:
+            if is_skipped(place.path, skipped):
+                place.start = "skipped"
+            else:
+                place.start = start_of(place.kind, beta) if keep_function else given
+        left = {id(place.module) for place in places if isinstance(place.start, str)}
+        observed = observe(model, example_inputs, [place.module for place in places], left)
+        rows = swap_all(places, observed.modules, shared, dim, rewriting.notes)
+        functions = observed.functions
+        if any(place.is_function_again for place in places) and example_inputs is not None:
+            functions = observe(model, example_inputs).functions  # with those put back
+        rows += _functions_left(model, functions, rewriting if rewrite else None)
         if not any(row.is_swapped for row in rows):
-            raise ValueError(nothing_to_swap(model, rows))
-        off = None
-        if before is not None and rehearsed is not None:
-            after = _outputs(model, example_inputs) or []
-            off = difference(before, after)
-            if was_off or is_off(rehearsed.outputs, after):
-                rows = [unexplained(row, off) for row in rows]
+            raise ValueError(_nothing_to_swap(model, rows))
+        difference = None
+        if keep_function and example_inputs is not None:
+            difference = _difference(before, outputs(model, example_inputs))
+    return Conversion(
+        model=model,
+        rows=tuple(rows),
+        difference=difference,
+        rewritten=tuple(dict.fromkeys(rewriting.classes)),
+    )
+
+
+@contextlib.contextmanager
+def _unchanged_on_error(model: nn.Module) -> Iterator[None]:
+    """Restores the modules and their classes if the block raises. No values are written in it."""
+    restore = snapshot(list(model.modules()), values=False)
+    classes = [(module, type(module)) for module in model.modules()]
+    try:
+        yield
     except BaseException:
         restore()
         for module, kind in classes:
             if type(module) is not kind:
                 set_class(module, kind)
         raise
-    finally:
-        random.setstate(random_state)
-    return Conversion(
-        model=model,
-        rows=tuple(rows),
-        difference=off,
-        rewritten=tuple(dict.fromkeys(rewriting.classes)),
-    )
-
-
-def _rewritten(
-    model: nn.Module,
-    inputs: Inputs,
-    replace: Sequence[type[nn.Module]] | None,
-    skipped: Sequence[str],
-) -> Rewriting:
-    """Has the model call modules in place of functions where torch.fx can trace the caller.
-
-    Functions in attributes are modules already by then, unless they are called with more than their
-    input.
-    """
-    places = list(find_places(model, replace))
-    found = _observed(model, inputs, [place.module for place in places])
-    assert found is not None
-    if found.with_more:
-        for place in places:
-            if id(place.module) in found.with_more:
-                place.put_back()
-        found = _observed(model, inputs)
-        assert found is not None
-    rewriting = rewrite_functions(
-        model,
-        inputs,
-        [
-            each
-            for each in found.functions
-            if not each.stays
-            and not is_skipped(each.path, skipped)
-            and is_among(each.record, replace)
-        ],
-    )
-    for place in places:
-        place.put_back()
-    return rewriting
-
-
-def _observed(
-    model: nn.Module, inputs: Inputs | None, activations: Sequence[nn.Module] = ()
-) -> Observation | None:
-    """What a forward pass shows; without inputs what torch.fx does, which may be nothing."""
-    if inputs is None:
-        return observe_symbolically(model, activations)
-    try:
-        return observe(model, inputs, activations)
-    except Exception as error:  # whatever the model's code raises
-        raise input_error("convert", inputs, error) from error
 
 
 def _functions_left(
-    model: nn.Module, found: Observation | None, rewriting: Rewriting | None
+    model: nn.Module, functions: Sequence[FunctionCall], rewriting: Rewriting | None
 ) -> list[ConvertedActivation]:
+    """Rows for the calls of functions that aren't swapped."""
     rows = []
-    remaining = set(model.modules())  # activations that call one have been swapped
-    for each in () if found is None else found.functions:
+    remaining = set(model.modules())  # activations that call a function may have been swapped
+    for each in functions:
         if each.owner not in remaining:
             continue
         hint = "rewrite=True swaps it"
         if rewriting is not None:
-            hint = rewriting.left.get(
-                (id(each.owner), each.method), "not one that rewrite=True swaps"
-            )
-        if each.stays:
-            hint = each.stays
+            key = id(each.owner), each.method
+            hint = rewriting.left.get(key, "rewrite=True doesn't swap it")
         rows.append(
             ConvertedActivation(
                 path=each.path,
                 was=f"function {each.name}",
                 is_swapped=False,
-                note=f"called at {each.place}; {hint}",
+                note=f"called at {each.place}; {each.stays or hint}",
             )
         )
     return rows
 
 
-def _outputs(model: nn.Module, inputs: Inputs | None) -> list[Tensor] | None:
-    """What the model returns; None without inputs."""
-    if inputs is None:
-        return None
-    try:
-        return outputs(model, inputs)
-    except Exception as error:  # whatever the model's code raises
-        raise input_error("convert", inputs, error) from error
+def _difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+    """The largest difference of two lists of outputs, divided by the largest output."""
+    finite = [each[each.isfinite()] for each in before]
+    largest = max((each.abs().max().item() for each in finite if each.numel()), default=0.0)
+    pairs = [(a, b) for a, b in zip(before, after, strict=True) if a.numel()]
+    off = max((_distance(one, other).max().item() for one, other in pairs), default=0.0)
+    return off / largest if largest else off
+
+
+def _distance(one: Tensor, other: Tensor) -> Tensor:
+    """Zero where both are the same infinity or NaN."""
+    is_same = (one == other) | (one.isnan() & other.isnan())
+    return torch.where(is_same, 0.0, (one - other).abs())
+
+
+# --- What convert refuses -----------------------------------------------------------------------
+
+
+def _check_model(model: Any, inputs: Inputs | None) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"convert: expected a torch.nn.Module, got {type(model).__name__}")
+    name = type(model).__name__
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError(
+            f"convert: expected a model of Python code, got {name}; convert it before scripting"
+        )
+    if unwrap(model) is not model:
+        raise ValueError(
+            f"convert: expected a model that isn't wrapped, got {name}; convert it first"
+        )
+    for path, module in model.named_modules():
+        kind = type(module)
+        is_state = {
+            ("sharded", "fully_shard"): any("fsdp" in base.__module__ for base in kind.__mro__),
+            ("compiled", "torch.compile"): module._compiled_call_impl is not None
+            or hasattr(module, "_orig_mod"),
+            ("quantized", "quantization"): kind.__module__.startswith(_QUANTIZED),
+        }
+        for (state, step), is_so in is_state.items():
+            if is_so:
+                raise ValueError(
+                    f"convert: expected a model that isn't {state}, got a {state} {kind.__name__} "
+                    f"at {path or 'the top'}; convert it before {step}"
+                )
+        if any(is_lazy(each) for each in module.parameters(recurse=False)):
+            raise ValueError(
+                f"convert: expected weights with a shape, got a lazy {kind.__name__} at {path}; "
+                "run a batch first"
+            )
+    if inputs is not None:
+        check_inputs("convert", inputs)
+        meta = next((name for name, each in model.named_parameters() if each.is_meta), None)
+        if meta is not None:
+            raise ValueError(
+                f"convert: expected weights with memory, got {meta} on meta; leave example_inputs "
+                "out, or load the weights first"
+            )
+
+
+_QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+
+
+def _check_options(
+    replace: Any,
+    alpha: float | None,
+    beta: float | None,
+    keep_function: bool,
+    dim: int | Mapping[str, int] | None,
+) -> None:
+    if replace is not None and (
+        isinstance(replace, (str, type))
+        or not all(isinstance(each, type) and issubclass(each, nn.Module) for each in replace)
+    ):
+        raise TypeError(
+            f"convert: expected replace as a tuple of module classes, such as (nn.ReLU,), got "
+            f"{replace!r}"
+        )
+    if replace is not None and not replace:
+        raise ValueError("convert: expected at least one class in replace, got none")
+    if keep_function and alpha is not None:
+        raise ValueError(f"convert: keep_function=True sets alpha and requires None, got {alpha}")
+    if alpha is not None and not math.isfinite(alpha):
+        raise ValueError(f"convert: expected finite alpha, got {alpha}")
+    if beta is not None and not (math.isfinite(beta) and beta >= MIN_BETA):
+        raise ValueError(f"convert: expected beta >= {MIN_BETA}, got {beta}")
+    for value in dim.values() if isinstance(dim, Mapping) else [dim]:
+        if value is not None and not isinstance(value, int):
+            raise TypeError(f"convert: expected dim as an integer, got {value!r}")
+
+
+def _nothing_to_swap(model: nn.Module, rows: Sequence[ConvertedActivation]) -> str:
+    """The error that says so, and what the model has instead."""
+    name = type(model).__name__
+    count = sum(isinstance(module, MPELU) for module in model.modules())
+    already = f"{count} MPELU{'s' if count > 1 else ''}"
+    if not rows and count:
+        return f"convert: {name} is converted already: it has {already} and nothing else to swap"
+    if not rows:
+        return (
+            f"convert: expected a model with activations, found none in {name}; name their classes "
+            "with replace="
+        )
+    reasons = list(dict.fromkeys(f"{row.was} at {row.path or name}: {row.note}" for row in rows))
+    more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
+    which = f", which has {already} already" if count else ""
+    return f"convert: nothing to swap in {name}{which}; {', '.join(reasons[:3])}{more}"
