@@ -75,6 +75,22 @@ def test_a_rule_of_ones_own_reads_moments_if_it_asks_for_them() -> None:
     assert all(0.3 < row.measured < 0.8 for row in report.rows if row.measured is not None)
 
 
+def test_a_method_may_draw_from_a_distribution_of_its_own() -> None:
+    class Uniform(init.Exact):
+        name = "uniform"
+
+        def draw_(self, weight: torch.Tensor, std: float | torch.Tensor, generator: object) -> None:
+            bound = average(std) * 3**0.5
+            nn.init.uniform_(weight, -bound, bound)
+
+    model = mlp()
+    report = init.initialize_(model, torch.randn(256, 64), Uniform())
+    for row, layer in zip(report.rows, (model[0], model[2], model[4], model[6]), strict=True):
+        weight = layer.get_parameter("weight")
+        assert weight.abs().max().item() <= 1.1 * 3**0.5 * row.std
+        assert row.measured == pytest.approx(1, abs=0.25)
+
+
 def test_a_registered_method_is_an_init_of_the_lab_and_a_remedy_of_the_doctor(
     lecun: type[init.Method],
 ) -> None:

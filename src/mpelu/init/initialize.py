@@ -125,8 +125,7 @@ def initialize_(
         ):
             # Drawing normal numbers into plain parameters can't fail, and copies take time.
             guards.enter_context(restored_on_error([*model.parameters(), *model.buffers()]))
-        is_orthogonal = used.distribution == "orthogonal"
-        fill_all_(planned.plans, parameters, weights, is_orthogonal, generator)
+        fill_all_(planned.plans, parameters, weights, used, generator)
         reset_norms_(model, zeros or ())
         outcomes: dict[Key, Measured] = {}
         if inputs is not None:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from mpelu.activations import describe
 from mpelu.elementwise import ElementwiseFunction, Value, average
@@ -30,6 +31,16 @@ NETWORK_MODES = (*MODES, "balanced")
 def fan_of(mode: str, fan_in: float, fan_out: float) -> float:
     """n of a rule, by `MODES`."""
     return {"fan_in": fan_in, "fan_out": fan_out, "average": (fan_in + fan_out) / 2}[mode]
+
+
+@torch.no_grad()
+def fill_(weight: Tensor, std: float | Tensor, generator: torch.Generator | None) -> Tensor:
+    """N(0, std^2), with one std or one for each group of the layer."""
+    if isinstance(std, Tensor) and std.numel() > 1:
+        rows = std.repeat_interleave(weight.size(0) // std.numel())
+        rows = rows.to(weight.device, weight.dtype).view(-1, *[1] * (weight.dim() - 1))
+        return weight.normal_(0, 1, generator=generator).mul_(rows)
+    return weight.normal_(0, float(std), generator=generator)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +127,10 @@ class Method:
     def rule_and_bias(self, incoming: Incoming) -> tuple[Value, float]:
         """The standard deviation of a weight, and the variance of the biases beside it."""
         return self.rule(incoming), 0.0
+
+    def draw_(self, weight: Tensor, std: Value, generator: torch.Generator | None) -> None:
+        """Fills a weight with random numbers of this standard deviation, if they are "normal"."""
+        fill_(weight, std, generator)
 
     def tangents(self, activation: ElementwiseFunction) -> Value:
         """What a first-order rule takes for E[f^2] / Var(y) of an activation f."""
@@ -363,6 +378,13 @@ class Gaussian(Method):
 
     def rule(self, incoming: Incoming) -> Value:
         return self.std
+
+    def draw_(self, weight: Tensor, std: Value, generator: torch.Generator | None) -> None:
+        # Weights of any deviation are multiples of the same numbers, those of the paper's.
+        fill_(weight, 0.01, generator)
+        if std != 0.01:
+            with torch.no_grad():
+                weight.mul_(std / 0.01)
 
 
 @register_method

@@ -11,8 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from mpelu.gaussian import check_parameters, moments, to_float64
 from mpelu.graph import fans
-from mpelu.init.fill import fill_
-from mpelu.init.methods import MODES, fan_of
+from mpelu.init.methods import MODES, fan_of, fill_
 
 
 def _check_weight(caller: str, tensor: Tensor, groups: int) -> None:
