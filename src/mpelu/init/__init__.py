@@ -23,7 +23,7 @@ from mpelu.init.methods import (
 )
 from mpelu.init.operations import Step, register_operation
 from mpelu.init.planner import predict
-from mpelu.init.report import Report, Row
+from mpelu.init.report import Initialization, InitializedWeight
 from mpelu.init.rules import exact_normal_, taylor_normal_
 from mpelu.init.signal import Note, Signal
 
@@ -37,10 +37,10 @@ __all__ = [
     "Fitted",
     "Gaussian",
     "Incoming",
+    "Initialization",
+    "InitializedWeight",
     "Method",
     "Note",
-    "Report",
-    "Row",
     "Signal",
     "Step",
     "Taylor",

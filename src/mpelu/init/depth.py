@@ -23,7 +23,7 @@ from mpelu.graph import NORMS, Call, Layer
 from mpelu.init.operations import added_signals
 from mpelu.init.plan import Plan
 from mpelu.init.planner import Planned
-from mpelu.init.report import Report, Row
+from mpelu.init.report import Initialization, InitializedWeight
 from mpelu.init.signal import Signal
 from mpelu.modules import MPELU
 from mpelu.theory.shaping import Map, beta_for, network_correlation, tabulated_map
@@ -36,7 +36,9 @@ LARGEST_BETA = 1.0
 """Largest beta without a target: shallow networks get no more curvature than ELU has."""
 
 
-def report_depth(rows: Sequence[Row], planned: Planned, sets_biases: bool) -> Report:
+def report_depth(
+    rows: Sequence[InitializedWeight], planned: Planned, sets_biases: bool
+) -> Initialization:
     """The report with what is predicted of gradients and correlations.
 
     Args:
@@ -58,7 +60,7 @@ def report_depth(rows: Sequence[Row], planned: Planned, sets_biases: bool) -> Re
                 chi=chi,
                 correlation=correlations[plan.index],
             )
-    return Report(tuple(found), max(correlations, default=0.0))
+    return Initialization(tuple(found), max(correlations, default=0.0))
 
 
 def gradient_variances(planned: Planned) -> list[float | None]:

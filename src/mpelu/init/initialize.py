@@ -37,7 +37,7 @@ from mpelu.init.measure import Measured, balance_gradients_, measure_
 from mpelu.init.methods import LSUV, Deep, Fitted, Method, find_method
 from mpelu.init.operations import is_known
 from mpelu.init.planner import plan
-from mpelu.init.report import Report, rows_of
+from mpelu.init.report import Initialization, rows_of
 
 
 def initialize_(
@@ -47,7 +47,7 @@ def initialize_(
     *,
     input_shape: Sequence[Any] | None = None,
     generator: torch.Generator | None = None,
-) -> Report:
+) -> Initialization:
     """Sets every weight of a network by the activation that feeds it.
 
     Weights get a normal distribution of mean zero, biases zero, norm layers the identity and fresh
@@ -140,7 +140,7 @@ def initialize_(
     rows = rows_of(model, parameters, weights, planned.plans, rule, outcomes, zeros or ())
     if used.sets_biases or has_shapes:
         return replace(report_depth(rows, planned, used.sets_biases), rule=rule)
-    return Report(rows, rule=rule)
+    return Initialization(rows, rule=rule)
 
 
 def _is_plain(parameter: nn.Parameter) -> bool:

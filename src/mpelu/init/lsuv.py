@@ -26,7 +26,7 @@ from mpelu.init.measure import FEW_OUTPUTS, Measured, mean_square_of, variance_o
 from mpelu.init.methods import LSUV
 from mpelu.init.plan import PART_NOTE
 from mpelu.init.planner import plan
-from mpelu.init.report import Report, rows_of
+from mpelu.init.report import Initialization, rows_of
 
 
 class _NotReached(RuntimeError):
@@ -40,7 +40,7 @@ def lsuv_(
     method: LSUV,
     zeros: Collection[str] | None,
     generator: torch.Generator | None,
-) -> Report:
+) -> Initialization:
     """Scales each layer until its output on the inputs has unit variance, in one forward pass.
 
     Args:
@@ -149,4 +149,4 @@ def lsuv_(
         key: Measured(variance=variance) for key, variance in reached.items() if key is not None
     }
     rows = rows_of(model, parameters, weights, plans, method.label, outcomes, zeros or ())
-    return Report(rows, rule=method.label)
+    return Initialization(rows, rule=method.label)

@@ -25,7 +25,7 @@ MOST, FIRST, LAST = 32, 20, 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class InitializedWeight:
     """One weight."""
 
     layer: str
@@ -77,7 +77,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class Initialization:
     """Rows in the order of the forward pass, then the weights that are not in it.
 
     Printed, it sums up: a note that several weights share is given once, and of a long table the
@@ -90,7 +90,7 @@ class Report:
         ['input', '1 (MPELU)']
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[InitializedWeight, ...]
     correlation: float | None = None
     """C_f(0): the largest correlation that two unrelated inputs have anywhere in the network."""
     rule: str = ""
@@ -175,7 +175,7 @@ def rows_of(
     rule: str,
     outcomes: Mapping[Key, Measured],
     zeros: Collection[str] = (),
-) -> tuple[Row, ...]:
+) -> tuple[InitializedWeight, ...]:
     """A row for each plan, and for each weight of two or more dimensions without one.
 
     Args:
@@ -204,7 +204,7 @@ def rows_of(
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     reset = {id(parameter) for module in norms for parameter in module.parameters()}
     rows += [
-        Row(
+        InitializedWeight(
             layer=name,
             rule="left unchanged" if parameter.requires_grad else "frozen",
             state="left" if parameter.requires_grad else "frozen",
@@ -215,7 +215,9 @@ def rows_of(
         if parameter.dim() > 1 and name not in placed and id(parameter) not in reset
     ]
     rows += [
-        Row(layer=name, rule="left unchanged", state="left", std=0.0, notes=(ZERO_NOTE,))
+        InitializedWeight(
+            layer=name, rule="left unchanged", state="left", std=0.0, notes=(ZERO_NOTE,)
+        )
         for name, parameter in parameters.items()
         if name in zeros and id(parameter) in reset and parameter.requires_grad
     ]
@@ -225,12 +227,14 @@ def rows_of(
 _UNKNOWN = Measured()
 
 
-def _row(plan: Plan, rule: str, outcome: Measured, weights: Weights, part: str) -> Row:
+def _row(
+    plan: Plan, rule: str, outcome: Measured, weights: Weights, part: str
+) -> InitializedWeight:
     alone = plan.sources[0].activation if len(plan.sources) == 1 else None
     state = "frozen" if not plan.is_trained else "left" if plan.left is not None else "set"
     scaled = (*["balanced"] * outcome.is_balanced, *["measured"] * outcome.is_scaled)
     rules = {"frozen": "frozen", "left": "left unchanged", "set": ", ".join([rule, *scaled])}
-    return Row(
+    return InitializedWeight(
         layer=plan.name,
         part=part,
         rule=rules[state],
@@ -331,7 +335,7 @@ def _number(value: float | list[float] | None) -> str:
     return f"{value:.4g}"
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
+def _table(rows: Sequence[InitializedWeight]) -> list[str]:
     """A header and a line for each row, none wider than `WIDTH`; columns without values are left
     out.
     """
@@ -376,7 +380,7 @@ _FED, _PATH = 24, 24
 """Columns for what feeds a layer at most, and for its path at least."""
 
 
-def _set_by(row: Row) -> str:
+def _set_by(row: InitializedWeight) -> str:
     if row.state != "set":
         return row.state
     return ", ".join(row.scaled) or "rule"
