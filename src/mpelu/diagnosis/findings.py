@@ -15,10 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import learnable_parameters
-from mpelu.diagnosis.flow import layers_in_a_row
 from mpelu.diagnosis.measure import InputScale, Measurement
 from mpelu.diagnosis.report import DiagnosedLayer, Finding, number
-from mpelu.graph import layer_of
 
 LARGEST_INPUT = 1e6
 """Inputs are too large where their variance or mean square exceeds this."""
@@ -151,17 +149,17 @@ def _non_finite(measured: Measurement) -> Finding | None:
 
 def _detached(measured: Measurement) -> Finding | None:
     """Layers that the output depends on, and whose weight no gradient reaches."""
-    flow, rows = measured.flow, measured.rows
+    rows = measured.rows
     taking = sorted({*measured.cut.values()} & rows.keys())
     lost = [index for index in taking if rows[index].kind == "layer"]
     if not lost:
         return None
     last = lost[-1]
-    cut = next((each for each in flow.cuts() if each >= last), last)
-    if cut == last:
+    stop = next((each for each in measured.stops if each >= last), last)
+    if stop == last:
         cause = "it runs without gradients, as under torch.no_grad"
     else:
-        cause = f"`{flow.calls[cut].name}` behind it stops it"
+        cause = f"`{measured.calls[stop].name}` behind it stops it"
     more = f", nor that of {len(lost) - 1} more," if len(lost) > 1 else ""
     text = f"no gradient reaches its weight{more} although the output depends on it: {cause}"
     return _at(rows[last], "detached", text)
@@ -172,23 +170,15 @@ def _bypassed(measured: Measurement) -> Finding | None:
 
     A problem only if the same values also bypass it: a second head may be detached on purpose.
     """
-    flow = measured.flow
-    cuts = flow.cuts()
-    for index, row in measured.rows.items():
-        layer = layer_of(flow.calls[index])
-        if layer is None or not row.weight_gradient or flow.has_gradient(layer.fed):
-            continue
-        cut = max(flow.before([layer.fed]).intersection(cuts), default=None)
-        if cut is not None and flow.has_gradient(index):
-            kind = "detached" if flow.meets_itself(cut) else "remark"
-            name = flow.calls[cut].name
-            return _at(
-                row,
-                kind,
-                f"`{name}` before it stops the gradient, so that the layers there learn nothing "
-                "from it",
-            )
-    return None
+    found = measured.bypass
+    if found is None:
+        return None
+    return _at(
+        measured.rows[found.layer],
+        "detached" if found.is_mistake else "remark",
+        f"`{measured.calls[found.stop].name}` before it stops the gradient, so that the layers "
+        "there learn nothing from it",
+    )
 
 
 def _signal(measured: Measurement) -> Finding | None:
@@ -346,13 +336,13 @@ def _saturated(measured: Measurement) -> Finding | None:
 
 def _without_activation(measured: Measurement) -> Finding | None:
     """Layers that could be one; single ones may be meant, as between an encoder and its code."""
-    pairs, layers = layers_in_a_row(measured.flow.calls)
+    pairs = measured.pairs
     if not pairs:
         return None
     first, second = (measured.rows[index] for index in pairs[0])
     return _at(
         first,
-        "linear" if 2 * len(pairs) > layers - 1 else "remark",
+        "linear" if 2 * len(pairs) > measured.candidates - 1 else "remark",
         f"nothing nonlinear comes between it and `{second.name}`, so the two could be one "
         f"layer{_more(len(pairs) - 1)}",
     )
@@ -362,7 +352,7 @@ def _on_a_line(measured: Measurement) -> Finding | None:
     rows = [row for row in measured.rows.values() if row.kind == "activation"]
     if not rows or any((row.linear or 0.0) < 0.99 or row.is_gate for row in rows):
         return None
-    names = {call.operation for call in measured.flow.calls}
+    names = {call.operation for call in measured.calls}
     if any(each in name for each in _NONLINEAR for name in names):
         return None
     text = "every activation works on a straight part of its curve, so the network is nearly linear"

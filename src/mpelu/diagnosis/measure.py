@@ -13,16 +13,15 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from mpelu.diagnosis.flow import (
-    Flow,
-    followed_by_layers,
-    gates_of,
-    has_equal_rows,
-    mistake_in,
-    tensors_of,
+from mpelu.diagnosis.flow import CHECKS, Bypass, Flow, has_equal_rows, mistake_in
+from mpelu.diagnosis.quantities import (
+    Moments,
+    UnitShares,
+    is_measurable,
+    mean_square,
+    units_of_call,
 )
 from mpelu.diagnosis.report import DiagnosedLayer, Finding
-from mpelu.diagnosis.units import UnitCounter, activation_of, is_measurable, unit_axis
 from mpelu.graph import (
     NORM_KINDS,
     Call,
@@ -49,41 +48,6 @@ class DiagnosisError(ValueError):
     """Why a model can't be diagnosed, as a whole message."""
 
 
-def moments(values: Tensor, batch: int) -> tuple[float, float, float]:
-    """Mean, population variance, and variance between samples (the signal), in float64.
-
-    Takes the mean first and then the squares of what is left. This is as exact as torch.var, and
-    many times faster along the first dimension.
-
-    Args:
-        values: tensor of real numbers.
-        batch: number of samples; 1 if they can't be told apart.
-    """
-    samples = _by_sample(values.detach().double(), batch)
-    means = samples.mean(0)
-    mean = means.mean()
-    between = (means - mean).square_().mean()
-    count = len(samples)
-    if count == 1:
-        return mean.item(), between.item(), between.item()
-    inside = (samples - means).square_().mean()
-    return mean.item(), (inside + between).item(), (inside * (count / (count - 1))).item()
-
-
-def _by_sample(values: Tensor, batch: int) -> Tensor:
-    """As [batch, values of a sample], or [1, values] where samples can't be told apart."""
-    if batch > 1 and values.size(0) % batch == 0:  # also windows or heads folded into the batch
-        return values.reshape(batch, -1)
-    if batch > 1 and values.dim() > 1 and values.size(1) == batch:
-        return values.transpose(0, 1).reshape(batch, -1)
-    return values.reshape(1, -1)
-
-
-def mean_square(values: Tensor) -> float:
-    """Mean square in float64; the size of a gradient."""
-    return values.detach().double().square().mean().item()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputScale:
     """Scale of a batch of inputs."""
@@ -97,16 +61,32 @@ class InputScale:
     little: more than three quarters of the channels vary more. 1 if it isn't known."""
 
 
-def batch_size(inputs: Inputs) -> int:
-    """Size of the first dimension."""
-    return next((len(each) for each in tensors_in(arguments(inputs)) if each.dim() > 0), 1)
+class Batch:
+    """What a model is measured on.
+
+    Args:
+        inputs: at least two samples.
+        targets: targets of the loss, or None.
+        loss: maps the output, and the targets if given, to a scalar. The default is cross entropy
+            for integer targets and the mean squared error for floating-point targets. Without
+            targets it is a random direction of the output.
+    """
+
+    def __init__(self, inputs: Inputs, targets: Any, loss: Loss | None) -> None:
+        self.inputs, self.targets, self.loss = inputs, targets, loss
+        tensors = tensors_in(arguments(inputs))
+        self.size = next((len(each) for each in tensors if each.dim() > 0), 1)
+        """Size of the first dimension."""
+        self.scale = _scale_of_inputs(tensors, self.size)
+        self.shapes = {each.shape for each in tensors}
+        self.has_loss = targets is not None or loss is not None
+        """Whether gradients are those of a real loss, so that their size counts."""
 
 
-def _input_scale(inputs: Inputs) -> InputScale:
+def _scale_of_inputs(tensors: Sequence[Tensor], batch: int) -> InputScale:
     """Scale of the first input that differs between samples; others may be masks or constants."""
-    batch = batch_size(inputs)
     has_tokens = False
-    for each in tensors_in(arguments(inputs)):
+    for each in tensors:
         if is_measurable(each):
             scale = _scale_of(each, batch)
             if scale.signal > 0:
@@ -118,8 +98,8 @@ def _input_scale(inputs: Inputs) -> InputScale:
 
 
 def _scale_of(values: Tensor, batch: int) -> InputScale:
-    mean, variance, signal = moments(values, batch)
-    return InputScale(signal=signal, square=variance + mean**2)
+    found = Moments.of(values, batch)
+    return InputScale(signal=found.signal, square=found.variance + found.mean**2)
 
 
 def _spread_of(values: Tensor, axis: int) -> float:
@@ -134,30 +114,35 @@ def _spread_of(values: Tensor, axis: int) -> float:
 class Measurement:
     """Everything that a pass tells about a model."""
 
+    calls: Sequence[Call]
     rows: Mapping[int, DiagnosedLayer]
     """By the index of their call, in order."""
+    layers: Sequence[DiagnosedLayer]
+    """The rows of layers with a weight."""
     inputs: InputScale
     fed: InputScale | None
     """Scale of what the first layer takes: the inputs, or what the model makes of them."""
     loss: float
-    flow: Flow
-    cut: Mapping[str, int]
-    """Trained parameters that no gradient reaches although the output depends on them, and the
-    index of the call that takes each."""
     mistakes: Sequence[Finding]
     """What is wrong with the arguments of single calls, or of the loss."""
     parameters: Mapping[str, Tensor | None]
     """Gradient of each trained parameter; None if no output depends on it."""
+    cut: Mapping[str, int]
+    """Trained parameters that no gradient reaches although the output depends on them, and the
+    index of the call that takes each."""
+    stops: Sequence[int]
+    """Indices of the calls that stop the gradient."""
+    bypass: Bypass | None
+    """The first layer that learns from values whose layers don't learn from it."""
+    pairs: Sequence[tuple[int, int]]
+    """Indices of pairs of layers that could be one layer."""
+    candidates: int
+    """Number of layers that could be in such a pair."""
     opened: Sequence[str] = ()
     """Weights that are zero, and were measured with small random values."""
 
-    @property
-    def layers(self) -> list[DiagnosedLayer]:
-        """The rows of layers with a weight."""
-        return [row for row in self.rows.values() if row.kind == "layer"]
 
-
-def measure(probe: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -> Measurement:
+def measure(probe: nn.Module, batch: Batch) -> Measurement:
     """Measures a copy of a model, and opens its zero-initialized weights.
 
     Trained batch norm uses the statistics of the batch, and dropout is off. A head, a branch's last
@@ -167,17 +152,13 @@ def measure(probe: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -
 
     Args:
         probe: copy of a model, not wrapped.
-        inputs: at least two samples.
-        targets: targets of the loss, or None.
-        loss: maps the output, and the targets if given, to a scalar. The default is cross entropy
-            for integer targets and the mean squared error for floating-point targets. Without
-            targets it is a random direction of the output.
+        batch: inputs, targets and loss.
     """
     # From a pass of its own, because only what takes a tensor may tell where its channels are. With
     # a graph, as in `_measure`.
-    channels = find_channels(record(probe, inputs, finish=lambda _: None)[0])
+    channels = find_channels(record(probe, batch.inputs, finish=lambda _: None)[0])
     opened: list[str] = []
-    measured = _measure(probe, inputs, targets, loss, channels)
+    measured = _measure(probe, batch, channels)
     generator = torch.Generator().manual_seed(0)
     for _ in range(_ROUNDS):
         parameters = dict(probe.named_parameters())
@@ -196,19 +177,13 @@ def measure(probe: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -
             for name in closed:
                 small = torch.randn(parameters[name].shape, generator=generator) * _OPENED_STD
                 parameters[name].copy_(small)
-        measured = _measure(probe, inputs, targets, loss, channels)
+        measured = _measure(probe, batch, channels)
     return replace(measured, opened=opened)
 
 
-def _measure(
-    model: nn.Module,
-    inputs: Inputs,
-    targets: Any,
-    loss: Loss | None,
-    channels: Sequence[Channels | None],
-) -> Measurement:
+def _measure(model: nn.Module, batch: Batch, channels: Sequence[Channels | None]) -> Measurement:
     weights = Weights(model)
-    observer = _Observer(weights, inputs, channels)
+    observer = _Observer(weights, batch, channels)
     ends: set[int] = set()
     losses: list[float] = []
     trained: dict[str, nn.Parameter] = {}
@@ -219,48 +194,53 @@ def _measure(
         tensors = tensors_in(output)
         ends.update(observer.makers[each] for each in tensors if each in observer.makers)
         outputs = [each for each in tensors if each.is_floating_point() and each.requires_grad]
-        has_samples = any(len(each) == observer.batch for each in outputs if each.dim())
-        with _LossWatcher(observer.batch) as watcher:
-            value = _loss_of(output, outputs, targets, loss)
-        kept = [each for each in observer.mistakes if has_samples or each.kind != "softmax"]
-        observer.mistakes = [*kept, *watcher.mistakes]
+        if not any(len(each) == batch.size for each in outputs if each.dim()):
+            observer.mistakes = [each for each in observer.mistakes if each.kind != "softmax"]
+        value = _loss_of(output, outputs, batch, observer.mistakes)
         losses.append(value.item())
         gradients.update(_gradients(value, outputs, trained))
 
     calls, weights = record(
-        model, inputs, observer.before, observer.after, weights=weights, finish=finish
+        model, batch.inputs, observer.before, observer.after, weights=weights, finish=finish
     )
     predicted = _predicted(calls, weights)
-    followed, gates = followed_by_layers(calls), gates_of(calls)
+    index = {id(call): each for each, call in enumerate(calls)}
+    flow = Flow(
+        calls,
+        {index[each]: layer for each, layer in observer.layers.items()},
+        {index[each]: graded for each, graded in observer.graded.items()},
+    )
     rows = {}
-    for index, call in enumerate(calls):
-        entry = observer.observed.get(id(call))
-        if entry is not None:
-            row, is_followed = entry.row, id(call) in followed
-            gradient = None if entry.weight is None else gradients.get(entry.weight)
-            rows[index] = replace(
-                row,
-                share=row.share if is_followed else entry.share,
-                gradient=sum(entry.gradients) if entry.gradients else None,
-                weight_gradient=None
-                if gradient is None or entry.weight is None
-                else _norm(gradient) * _norm(trained[entry.weight]),
-                predicted=None if entry.weight is None else predicted.get(entry.weight),
-                is_gate=row.kind == "activation" and id(call) in gates,
-                is_symmetric=is_followed
-                and entry.layer is not None
-                and has_equal_rows(entry.layer),
-            )
-    flow = Flow(calls, observer.graded)
+    for at, entry in ((index[each], entry) for each, entry in observer.observed.items()):
+        layer, weight, is_followed = flow.layers.get(at), entry.weight, at in flow.followed
+        gradient = None if weight is None else gradients.get(weight)
+        rows[at] = replace(
+            entry.row,
+            share=entry.row.share if is_followed else entry.share,
+            gradient=sum(entry.gradients) if entry.gradients else None,
+            weight_gradient=None
+            if gradient is None or weight is None
+            else _norm(gradient) * _norm(trained[weight]),
+            predicted=None if weight is None else predicted.get(weight),
+            is_gate=entry.row.kind == "activation" and at in flow.gates,
+            is_symmetric=is_followed and layer is not None and has_equal_rows(layer),
+        )
+    pairs, candidates = flow.layers_in_a_row()
+    lost = {name for name, each in gradients.items() if each is None}
     return Measurement(
+        calls=calls,
         rows=rows,
-        inputs=_input_scale(inputs),
+        layers=[row for row in rows.values() if row.kind == "layer"],
+        inputs=batch.scale,
         fed=observer.fed,
         loss=losses[0],
-        flow=flow,
-        cut=_cut_off(flow, ends, weights, gradients),
         mistakes=observer.mistakes,
         parameters=gradients,
+        cut=flow.cut_off(lost, {index[each] for each in ends}, weights),
+        stops=flow.stops(),
+        bypass=flow.bypass(each for each, row in rows.items() if row.weight_gradient),
+        pairs=pairs,
+        candidates=candidates,
     )
 
 
@@ -269,7 +249,6 @@ class _Observed:
     """What is known of a call before the backward pass."""
 
     row: DiagnosedLayer
-    layer: Layer | None
     weight: str | None
     share: float
     """Of the row, without the bias."""
@@ -277,53 +256,48 @@ class _Observed:
 
 
 class _Observer:
-    """Measures every call of a pass as it happens."""
+    """Measures every call of a pass as it happens. Its dictionaries have the ids of calls."""
 
-    def __init__(
-        self, weights: Weights, inputs: Inputs, channels: Sequence[Channels | None]
-    ) -> None:
-        self.batch = batch_size(inputs)
+    def __init__(self, weights: Weights, batch: Batch, channels: Sequence[Channels | None]) -> None:
         self.observed: dict[int, _Observed] = {}
-        """By the id of the call."""
-        self.fed: InputScale | None = None
+        self.layers: dict[int, Layer] = {}
         self.graded: dict[int, bool] = {}
-        """Whether the output of a call has a gradient, by the id of the call."""
+        """Whether the output of a call has a gradient."""
         self.makers = WeakTensorKeyDictionary()
         """The id of the call that returned a tensor last."""
+        self.fed: InputScale | None = None
         self.mistakes: list[Finding] = []
-        self._weights, self._channels = weights, channels
-        self._shapes = {each.shape for each in tensors_in(arguments(inputs))}
-        self._units: UnitCounter | None = None
+        self._weights, self._batch, self._channels = weights, batch, channels
+        self._units: UnitShares | None = None
+        self._layer: Layer | None = None
         self._count, self._last = 0, "the input"
 
     def before(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with torch._C.DisableTorchFunction():  # so that measuring isn't watched, which is slow
-            self._units = None
-            activation = activation_of(call, args, kwargs)
-            if activation is not None:
-                axis = unit_axis(call, activation.values.dim(), self._channels)
-                self._units = UnitCounter(activation.function, axis, is_known=activation.is_known)
-                self._units.add(activation.values)
-            elif self.fed is None and (layer := layer_of(call)) is not None:
-                self.fed = self._scale_of_data(tensors_in((args, kwargs)), layer)
-            mistake = mistake_in(call.target, args, kwargs, self.batch)
-            if mistake is not None:
-                name = self._name(call, None)
-                text = f"`{name}`: {mistake[1]}"
-                self.mistakes.append(
-                    Finding(kind=mistake[0], text=text, layer=name, position=self._count)
-                )
+            self._units = units_of_call(call, args, kwargs, self._channels)
+            self._layer = layer_of(call)
+            if self.fed is None and self._units is None and self._layer is not None:
+                self.fed = self._scale_of_data(tensors_in((args, kwargs)), self._layer)
+            if call.operation in CHECKS:
+                mistake = mistake_in(replace(call, args=args, kwargs=kwargs), self._batch.size)
+                if mistake is not None:
+                    name, (kind, text) = self._name(call, None), mistake
+                    text = f"`{name}`: {text}"
+                    self.mistakes.append(
+                        Finding(kind=kind, text=text, layer=name, position=self._count)
+                    )
 
     def _scale_of_data(self, tensors: Sequence[Tensor], layer: Layer) -> InputScale | None:
         """The scale of the first tensor that isn't a parameter."""
-        data = [each for each in tensors if is_measurable(each) and not self._weights.name(each)]
-        if not data:
+        unnamed = [each for each in tensors if self._weights.name(each) is None]
+        data = next((each for each in unnamed if is_measurable(each)), None)
+        if data is None:
             return None
-        scale = _scale_of(data[0], self.batch)
-        axis = data[0].dim() - len(layer.kernel) - 1
+        scale = _scale_of(data, self._batch.size)
+        axis = data.dim() - len(layer.kernel) - 1
         # Of what a model has computed, such as sines of a time, some channels may hardly vary.
-        is_input = axis > 0 and data[0].shape in self._shapes
-        return replace(scale, spread=_spread_of(data[0], axis)) if is_input else scale
+        is_input = axis > 0 and data.shape in self._batch.shapes
+        return replace(scale, spread=_spread_of(data, axis)) if is_input else scale
 
     def after(self, call: Call, output: Tensor, run: Any) -> Tensor:
         with torch._C.DisableTorchFunction():
@@ -334,8 +308,9 @@ class _Observer:
         if output.is_floating_point() or output.is_complex():
             self.graded[id(call)] = output.requires_grad
         self.makers[output] = id(call)
-        layer = layer_of(call)
+        layer = self._layer
         if layer is not None:
+            self.layers[id(call)] = layer
             kind = "layer"
         elif self._units is not None:
             kind = "activation"
@@ -343,29 +318,29 @@ class _Observer:
             kind = "norm"
         else:
             return
-        if not is_measurable(output):
-            return
         weight = None if layer is None else self._weights.name(layer.weight)
         name = self._name(call, weight)
+        if not is_measurable(output):
+            return
         if kind == "layer":
             self._count, self._last = self._count + 1, name
-        mean, variance, signal = moments(output, self.batch)
-        square = variance + mean**2
+        found = Moments.of(output, self._batch.size)
+        square = found.variance + found.mean**2
         is_module = isinstance(call.target, nn.Module)
         row = DiagnosedLayer(
             position=self._count,
             name=name,
             kind=kind,
-            type=type(call.target).__name__ if is_module else name_of(call.target),
-            mean=mean,
-            variance=variance,
-            signal=signal,
-            share=_share(signal, square),
-            **({} if self._units is None else asdict(self._units.shares())),
+            type=type(call.target).__name__ if is_module else call.name,
+            mean=found.mean,
+            variance=found.variance,
+            signal=found.signal,
+            share=_share(found.signal, square),
+            **({} if self._units is None else asdict(self._units)),
         )
         if layer is not None:
             square = _unbiased_square(output, layer, square)
-        entry = _Observed(row, layer, weight, _share(signal, square))
+        entry = _Observed(row, weight, _share(found.signal, square))
         self.observed[id(call)] = entry
         if output.requires_grad:
             output.register_hook(lambda grad: entry.gradients.append(mean_square(grad)))
@@ -398,41 +373,46 @@ def _norm(values: Tensor) -> float:
 class _LossWatcher(TorchFunctionMode):
     """Checks the arguments of a loss's functions."""
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, mistakes: list[Finding]) -> None:
         super().__init__()
-        self.mistakes: list[Finding] = []
-        self._batch = batch
+        self._batch, self._mistakes = batch, mistakes
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        mistake = mistake_in(func, args, kwargs or {}, self._batch)
-        if mistake is not None and mistake[0] == "loss":
-            text = f"the loss, `{name_of(func)}`: {mistake[1]}"
-            self.mistakes.append(Finding(kind="loss", text=text))
+        call = Call(name_of(func), func, args, kwargs or {})
+        if call.operation in CHECKS:
+            mistake = mistake_in(call, self._batch)
+            if mistake is not None and mistake[0] == "loss":
+                text = f"the loss, `{call.name}`: {mistake[1]}"
+                self._mistakes.append(Finding(kind="loss", text=text))
         return func(*args, **kwargs or {})
 
 
-def _loss_of(output: Any, outputs: Sequence[Tensor], targets: Any, loss: Loss | None) -> Tensor:
-    """The loss, or a random direction of the first output without targets and loss.
+def _loss_of(
+    output: Any, outputs: Sequence[Tensor], batch: Batch, mistakes: list[Finding]
+) -> Tensor:
+    """The loss, or a random direction of the first output if the batch has none.
 
     Args:
         output: output of the model.
-        outputs: its tensors that have a gradient.
-        targets: as for `measure`.
-        loss: as for `measure`.
+        outputs: tensors of the output that have a gradient.
+        batch: targets and loss.
+        mistakes: list to add mistakes in the loss's arguments to.
     """
     if not outputs:
         raise DiagnosisError("diagnose: expected an output that depends on trained parameters")
-    if targets is None and loss is None:
+    if not batch.has_loss:
         return _random_direction(outputs[:1])
+    targets, loss = batch.targets, batch.loss
     try:
-        if loss is not None:
-            value = loss(output) if targets is None else loss(output, targets)
-        elif targets.is_floating_point():
-            value = F.mse_loss(outputs[0], targets)
-        else:
-            value = F.cross_entropy(outputs[0], targets)
+        with _LossWatcher(batch.size, mistakes):
+            if loss is not None:
+                value = loss(output) if targets is None else loss(output, targets)
+            elif targets.is_floating_point():
+                value = F.mse_loss(outputs[0], targets)
+            else:
+                value = F.cross_entropy(outputs[0], targets)
     except Exception as error:  # whatever a loss raises on an output that it isn't made for
         raise DiagnosisError(
             f"diagnose: expected a loss that takes the output, got: {reason(error)}"
@@ -482,17 +462,3 @@ def _predicted(calls: Sequence[Call], weights: Weights) -> dict[str, float | Non
         return {p.name: p.predicted for p in Planner(calls, weights, "lsuv", "fan_in").run()}
     except (ValueError, ArithmeticError, RuntimeError):  # moments that aren't finite
         return {}
-
-
-def _cut_off(
-    flow: Flow, ends: set[int], weights: Weights, gradients: Mapping[str, Tensor | None]
-) -> dict[str, int]:
-    """The parameters that the output depends on, but that have no gradient."""
-    lost = {name for name, each in gradients.items() if each is None}
-    if not lost:
-        return {}
-    found: dict[str, int] = {}
-    for index in sorted(flow.before(i for i, call in enumerate(flow.calls) if id(call) in ends)):
-        names = {weights.name(each) for each in tensors_of(flow.calls[index], recurse=True)}
-        found.update((name, index) for name in names if name in lost)
-    return found

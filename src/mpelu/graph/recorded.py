@@ -7,6 +7,7 @@ shapes alone, and computes nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
@@ -144,6 +145,7 @@ class _Recorder(TorchFunctionMode):
     def leaf(self, name: str, target: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The forward of something that is one call, such as a module of torch.nn."""
 
+        @functools.wraps(forward)
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self._is_busy or not has_torch_function((self,)):
                 return forward(*args, **kwargs)
