@@ -93,15 +93,15 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "nopre-resnet-11, final weights of small, 40 images of digits"
     assert lines[-2:] == [str(run / "inspect.json"), str(run / "inspect.png")]
     found = strict(run / "inspect.json")
-    assert (found["format"], found["which"], found["images"]) == (1, "final", 40)
+    assert (found["format"], found["which"], found["images"]) == (2, "final", 40)
     names = [layer["name"] for layer in found["layers"]]
     assert len(set(names)) == len(names)
     kinds = {layer["kind"] for layer in found["layers"]}
     assert {"conv", "norm", "activation", "linear"} <= kinds
     for layer in found["layers"]:
         assert any(line.startswith(f"{layer['name']} ") for line in lines)
-        assert layer["gradient_norm"] > 0
-        assert (layer["linear_share"] is not None) == (layer["kind"] == "activation")
+        assert layer["gradient"] > 0
+        assert (layer["positive"] is not None) == (layer["kind"] == "activation")
     assert found["activations"]["epochs"] == [0, 1, 2]
     first = found["activations"]["layers"][0]
     assert first["history"]["alpha"]["mean"][0] == 0.25

@@ -31,6 +31,7 @@ from mpelu.graph import (
     Inputs,
     elementwise_function,
     find_channels,
+    isolated,
     record,
     substitute,
     tensors_in,
@@ -148,8 +149,13 @@ def mean_square(values: Tensor) -> float:
 
 def is_measurable(value: Tensor) -> bool:
     """Whether it has real numbers that can be read."""
-    hidden = torch._C._functorch.is_functorch_wrapped_tensor(value)  # inside vmap
-    return value.is_floating_point() and value.numel() > 0 and value.dim() > 0 and not hidden
+    return (
+        value.is_floating_point()
+        and value.layout == torch.strided
+        and value.numel() > 0
+        and value.dim() > 0
+        and not torch._C._functorch.is_functorch_wrapped_tensor(value)  # inside vmap
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,6 +191,11 @@ class UnitCounter:
         self._is_one_sided = False
         self.count = 0
         """Inputs of each unit."""
+
+    @classmethod
+    def of(cls, module: nn.Module, axis: int) -> UnitCounter:
+        """A counter for a copy of an elementwise module, without hooks and in evaluation mode."""
+        return cls(isolated(module), axis, is_known=_is_named(module))
 
     def add(self, values: Tensor) -> None:
         """Adds a batch of inputs."""
@@ -314,19 +325,20 @@ def units_of_call(
 
 
 def unit_axes(model: nn.Module, inputs: Inputs) -> dict[str, int]:
-    """The dimension of the units of every activation that is a module, by the module's path.
+    """The dimension of the units of every module that may be an activation, by the module's path.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Tanh())
-        >>> unit_axes(model, torch.randn(2, 3, 8, 8))
-        {'1': 1, '3': 1}
+        >>> axes = unit_axes(model, torch.randn(2, 3, 8, 8))
+        >>> axes["1"], axes["3"]
+        (1, 1)
     """
     calls, _ = record(model, inputs)
     channels = find_channels(calls)
     return {
         call.name: unit_axis(call, len(call.shape), channels)
         for call in reversed(calls)
-        if isinstance(call.target, nn.Module) and call.shape and _is_named(call.target)
+        if isinstance(call.target, nn.Module) and call.shape
     }
 
 

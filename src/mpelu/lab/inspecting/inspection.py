@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from mpelu.graph import evaluating
 from mpelu.lab import data
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
-from mpelu.lab.inspecting.gradients import gradient_norms
-from mpelu.lab.inspecting.hooks import initial_mode
+from mpelu.lab.inspecting.layers import activation_statistics, measure_gradients
 from mpelu.lab.inspecting.learned import LearnedParameters, learned_parameters
 from mpelu.lab.inspecting.residuals import residual_histogram
-from mpelu.lab.inspecting.statistics import activation_statistics
 from mpelu.lab.references import check_trusted
 from mpelu.lab.run import files, folder
 from mpelu.lab.run.checksums import seal_json
@@ -32,7 +31,7 @@ from mpelu.lab.training.distributed import device_for
 from mpelu.lab.training.trained import check_data, load_network
 from mpelu.lab.training.trainer import example_images
 
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON object."""
 _MOST_IMAGES = 64
 _MOST_PIXELS = 2**19
@@ -122,7 +121,7 @@ def inspect_config(config: Config, images: int = 256, out: Path | str | None = N
     _check_images(images)
     model, batches = initial_network(config, images)
     _make_directory(out)
-    with initial_mode(model):
+    with evaluating(model.modules()):
         values = measure(model, batches, weights="initial", network=config.model)
     return _finish(values, "initial weights", config, out)
 
@@ -168,8 +167,8 @@ def measure(
     images = [batch for batch, _ in batches]
     first, labels = batches[0]
     rows = activation_statistics(model, images)
-    gradients = gradient_norms(model, first, lambda output: cross_entropy(output, labels))
-    norms = {(each.name, each.call): each.norm for each in gradients.layers}
+    gradients = measure_gradients(model, first, lambda output: cross_entropy(output, labels))
+    by_call = {(each.name, each.call): each.gradient for each in gradients.layers}
     has_activations = any(row.kind == "activation" for row in rows)
     residual = asdict(residual_histogram(model, images)) if has_activations else None
     found = {
@@ -177,9 +176,7 @@ def measure(
         "which": weights,
         "network": network,
         "images": sum(len(batch) for batch in images),
-        "layers": [
-            {**asdict(row), "gradient_norm": norms.get((row.name, row.call))} for row in rows
-        ],
+        "layers": [{**asdict(row), "gradient": by_call.get((row.name, row.call))} for row in rows],
         "residual": residual,
         "gradients": {
             "images": len(first),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import learnable_parameters
+from mpelu.graph import unwrap
 from mpelu.lab.errors import UserError
-from mpelu.lab.inspecting.hooks import unwrap
 from mpelu.lab.run import folder, snapshots
 
 

@@ -16,10 +16,17 @@ from matplotlib.ticker import MaxNLocator
 _KINDS = {"conv, linear": ("conv", "linear"), "norm": ("norm",), "activation": ("activation",)}
 _COLOURS = {"conv, linear": "#0072b2", "norm": "#999999", "activation": "#d55e00"}
 _SHARES = {
-    "linear_share": ("inputs > 0", "#0072b2"),
-    "saturated_share": ("inputs saturated", "#d55e00"),
-    "never_positive_share": ("channels never > 0", "#999999"),
-    "dead_share": ("channels dead", "#000000"),
+    "positive": ("inputs > 0", "#0072b2"),
+    "saturated": ("units saturated", "#d55e00"),
+    "linear": ("linear", "#009e73"),
+    "never_positive": ("never > 0", "#999999"),
+    "dead": ("dead", "#000000"),
+}
+_MOMENTS = {
+    "variance": "variance of outputs",
+    "signal": "signal: variance between samples",
+    "mean": "absolute mean of outputs",
+    "gradient": "mean square of the gradient at outputs",
 }
 _RESIDUAL_COLOURS = ("#440154", "#31688e", "#35b779", "#e0a500")
 _PARAMETER_LOOKS = (("#009e73", "o"), ("#cc79a7", "x"), ("#0072b2", "s"), ("#e69f00", "^"))
@@ -38,9 +45,7 @@ def draw_inspection(found: dict[str, Any], title: str) -> Figure:
     """
     rows = _with_depth(found["layers"])
     panels: list[Panel] = [
-        partial(_moment, rows=rows, key="variance", text="variance of outputs"),
-        partial(_moment, rows=rows, key="mean", text="absolute mean of outputs"),
-        partial(_moment, rows=rows, key="gradient_norm", text="gradient norm at outputs"),
+        partial(_moment, rows=rows, key=key, text=text) for key, text in _MOMENTS.items()
     ]
     depths = {(row["name"], row["call"]): row["depth"] for row in rows}
     if found["residual"] is not None:
@@ -105,7 +110,7 @@ def _titled(axes: Axes, title: str) -> None:
         axes.legend(
             loc="lower left",
             bbox_to_anchor=(-0.02, 0.97),
-            ncols=4,
+            ncols=5,
             frameon=False,
             fontsize=8,
             handletextpad=0.1,
@@ -130,7 +135,7 @@ def _shares(axes: Axes, *, rows: Sequence[dict[str, Any]]) -> None:
         if points:
             _line(axes, points, label=name, color=colour)
     axes.set_ylim(-3, 103)
-    _titled(axes, "inputs and channels of activations, %")
+    _titled(axes, "inputs and units of activations, %")
 
 
 def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, int], int]) -> None:

@@ -9,21 +9,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from mpelu.elementwise import ElementwiseFunction, Value, as_value
 from mpelu.init import residual_share
-from mpelu.lab.inspecting.accumulators import RunningMoments, chunks, per_channel
-from mpelu.lab.inspecting.hooks import (
-    Batches,
-    ForwardHooks,
-    checked_batches,
-    checked_model,
-    preserved_state,
-)
-from mpelu.lab.inspecting.layers import (
-    InspectedLayer,
-    exponential_parameters,
-    find_layers,
-    residual_thresholds,
-)
+from mpelu.lab.inspecting.hooks import Batches, ForwardHooks, checked_batches, checked_model
+from mpelu.lab.inspecting.layers import InspectedLayer, RunningMoments, chunks, find_layers
+from mpelu.modules import MIN_BETA
 
 RESIDUALS = (0.01, 0.5, 2.0, 4.5)
 """The bounds of the paper. For alpha = beta = 1 they hold for y > -0.1414, -1, -2 and -3."""
@@ -109,18 +99,18 @@ def residual_histogram(
     if not residuals or not min(residuals) > 0:
         raise ValueError(f"{caller}: expected residuals > 0, got {list(residuals)}")
     found = find_layers(model, layers)
-    chosen = [layer for layer in found if layer.kind == "activation"]
-    if not chosen or (layers is not None and len(chosen) < len(found)):
-        others = [layer.name for layer in found if layer.kind != "activation"]
+    others = [name for name, layer in found.items() if layer.kind != "activation"]
+    if len(others) == len(found) or (layers is not None and others):
         raise ValueError(f"{caller}: expected activations, got {others[:3] or 'none'}")
     records: dict[tuple[str, int], _ResidualRecord] = {}
 
-    def before(layer: InspectedLayer, call: int, inputs: Tensor) -> None:
-        fresh = _ResidualRecord(layer, call, tuple(residuals))
-        records.setdefault((layer.name, call), fresh).add(inputs)
+    def before(name: str, call: int, inputs: Tensor) -> None:
+        fresh = _ResidualRecord(name, call, found[name], tuple(residuals))
+        records.setdefault((name, call), fresh).add(inputs)
 
-    hooks = ForwardHooks(model, before, lambda *_: None)
-    with torch.no_grad(), preserved_state(model), hooks.attached(chosen):
+    modules = {name: layer.module for name, layer in found.items() if name not in others}
+    hooks = ForwardHooks(model, modules, before, lambda *_: None)
+    with torch.no_grad(), hooks.attached():
         for batch in checked_batches(caller, batches):
             hooks.run(batch)
     if not records:
@@ -128,10 +118,55 @@ def residual_histogram(
     return _total(tuple(residuals), list(records.values()))
 
 
+def _per_channel(value: Value, like: Tensor) -> Tensor:
+    """One number, or one per channel, in a shape that broadcasts over dimension 1 of `like`."""
+    tensor = torch.as_tensor(value, dtype=torch.float64, device=like.device).reshape(-1)
+    is_shared = tensor.numel() == 1 or like.dim() < 2
+    return tensor if is_shared else tensor.reshape(-1, *[1] * (like.dim() - 2))
+
+
+def _exponential_parameters(
+    activation: ElementwiseFunction | None,
+) -> tuple[Tensor, Tensor] | None:
+    """The absolute value of alpha, and beta, per channel, on the CPU.
+
+    Piecewise linear activations have alpha 0: they are their own Taylor expansion.
+
+    Returns:
+        None for activations of any other kind.
+    """
+    if activation is None:
+        return None
+    if activation.slope is not None:
+        return torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    if activation.alpha is None or activation.beta is None:
+        return None
+    alpha = torch.as_tensor(activation.alpha, dtype=torch.float64).detach().cpu()
+    beta = torch.as_tensor(activation.beta, dtype=torch.float64).detach().cpu()
+    return (activation.scale * alpha).abs(), beta.clamp(min=MIN_BETA)
+
+
+def _thresholds(
+    activation: ElementwiseFunction | None, residuals: Sequence[float]
+) -> list[Value] | None:
+    """The inputs above which the Taylor residual is below each bound.
+
+    Returns:
+        For each bound a number if it holds for all channels, otherwise a number per channel; None
+        if `_exponential_parameters` is None.
+    """
+    parameters = _exponential_parameters(activation)
+    if parameters is None:
+        return None
+    alpha, beta = parameters
+    return [as_value(-torch.sqrt(2 * each / alpha) / beta) for each in residuals]
+
+
 @dataclass(slots=True)
 class _ResidualRecord:
-    layer: InspectedLayer
+    name: str
     call: int
+    layer: InspectedLayer
     residuals: tuple[float, ...]
     moments: RunningMoments = field(default_factory=RunningMoments)
     bounded: list[int] = field(default_factory=list)
@@ -140,7 +175,7 @@ class _ResidualRecord:
 
     def add(self, values: Tensor) -> None:
         ones = _thresholds_of_ones(self.residuals)
-        own = residual_thresholds(self.layer.activation, self.residuals)
+        own = _thresholds(self.layer.activation, self.residuals)
         is_same = own is not None and all(isinstance(each, float) for each in own) and own == ones
         for part in chunks(values):
             self.moments.add(part)
@@ -149,14 +184,14 @@ class _ResidualRecord:
             if is_same:
                 self.bounded = _sum(self.bounded, above)
             elif own is not None:
-                bounded = [torch.count_nonzero(part > per_channel(each, part)) for each in own]
+                bounded = [torch.count_nonzero(part > _per_channel(each, part)) for each in own]
                 self.bounded = _sum(self.bounded, [int(each) for each in bounded])
             self.counts += _histogram(part).cpu()
 
     def result(self) -> LayerResiduals:
         count = self.moments.count
         return LayerResiduals(
-            name=self.layer.name,
+            name=self.name,
             call=self.call,
             type=type(self.layer.module).__name__,
             count=count,
@@ -169,7 +204,7 @@ class _ResidualRecord:
         )
 
     def _gaussian(self) -> tuple[float, ...] | None:
-        parameters = exponential_parameters(self.layer.activation)
+        parameters = _exponential_parameters(self.layer.activation)
         variance = self.moments.variance
         if parameters is None or not 0 < variance < math.inf:
             return None

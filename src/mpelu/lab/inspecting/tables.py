@@ -10,11 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 _SHARES = {
-    "linear_share": "inputs > 0",
-    "saturated_share": "saturated",
-    "dead_share": "channels dead",
-    "never_positive_share": "never > 0",
+    "positive": "inputs > 0",
+    "saturated": "saturated",
+    "linear": "linear",
+    "dead": "dead",
+    "never_positive": "never > 0",
 }
+_NUMBERS = ("mean", "variance", "signal", "gradient")
 
 
 def inspection_tables(found: dict[str, Any]) -> list[Table]:
@@ -34,14 +36,14 @@ def inspection_tables(found: dict[str, Any]) -> list[Table]:
 
 def _signal(rows: Sequence[dict[str, Any]]) -> Table:
     return _table(
-        "Layers: their outputs, and the norm of the gradient there",
+        "Layers: their outputs, and the mean square of the gradient there",
         ("layer", "kind"),
-        ("mean", "variance", "gradient"),
+        _NUMBERS,
         (
             (
                 _label(row),
                 row["type"] if row["kind"] == "other" else row["kind"],
-                *(_number(row[key]) for key in ("mean", "variance", "gradient_norm")),
+                *(_number(row[key]) for key in _NUMBERS),
             )
             for row in rows
         ),
@@ -50,7 +52,7 @@ def _signal(rows: Sequence[dict[str, Any]]) -> Table:
 
 def _shares(rows: Sequence[dict[str, Any]]) -> Table:
     return _table(
-        "Activations: share of inputs and of channels, in %",
+        "Activations: share of inputs above zero, and of units, in %",
         ("activation", "type"),
         tuple(_SHARES.values()),
         ((_label(row), row["type"], *(_percent(row[key]) for key in _SHARES)) for row in rows),
