@@ -47,7 +47,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 def printed(found: dict[str, Any], width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width)
-    for table in inspection_tables(found):
+    for table in inspection_tables(found, width):
         console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -226,7 +226,7 @@ def test_networks_without_learnable_or_any_activations() -> None:
         model = nn.Sequential(nn.Linear(4, 4), *parts, nn.Linear(4, 2))
         found = measure(model, batches, weights="initial", network="own")
         assert (found["residual"] is None) == (not parts)
-        assert len(inspection_tables(found)) == (3 if parts else 1)
+        assert len(inspection_tables(found, 80)) == (3 if parts else 1)
         assert len(printed(found).splitlines()) >= 1 + len(model)
         assert to_png(draw_inspection(found, "own")).startswith(b"\x89PNG")
         json.dumps(found, allow_nan=False)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 _KINDS = {"conv, linear": ("conv", "linear"), "norm": ("norm",), "activation": ("activation",)}
-_COLOURS = {"conv, linear": "#0072b2", "norm": "#999999", "activation": "#d55e00"}
+_COLORS = {"conv, linear": "#0072b2", "norm": "#999999", "activation": "#d55e00"}
 _SHARES = {
     "positive": ("inputs > 0", "#0072b2"),
     "saturated": ("units saturated", "#d55e00"),
@@ -28,7 +28,7 @@ _MOMENTS = {
     "mean": "absolute mean of outputs",
     "gradient": "mean square of the gradient at outputs",
 }
-_RESIDUAL_COLOURS = ("#440154", "#31688e", "#35b779", "#e0a500")
+_RESIDUAL_COLORS = ("#440154", "#31688e", "#35b779", "#e0a500")
 _PARAMETER_LOOKS = (("#009e73", "o"), ("#cc79a7", "x"), ("#0072b2", "s"), ("#e69f00", "^"))
 """Color and marker of the first learned parameter, the second and so on."""
 _DEPTH = "depth, in convolutional and linear layers"
@@ -124,16 +124,16 @@ def _moment(axes: Axes, *, rows: Sequence[dict[str, Any]], key: str, text: str) 
             (row["depth"], abs(row[key])) for row in rows if row["kind"] in kinds and row[key]
         ]
         if points:
-            _line(axes, points, label=name, color=_COLOURS[name])
+            _line(axes, points, label=name, color=_COLORS[name])
     axes.set_yscale("log")
     _titled(axes, text)
 
 
 def _shares(axes: Axes, *, rows: Sequence[dict[str, Any]]) -> None:
-    for key, (name, colour) in _SHARES.items():
+    for key, (name, color) in _SHARES.items():
         points = [(row["depth"], 100 * row[key]) for row in rows if row[key] is not None]
         if points:
-            _line(axes, points, label=name, color=colour)
+            _line(axes, points, label=name, color=color)
     axes.set_ylim(-3, 103)
     _titled(axes, "inputs and units of activations, %")
 
@@ -145,15 +145,15 @@ def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, 
             for row in residual["layers"]
             if row["bounded"] is not None
         ]
-        colour = _RESIDUAL_COLOURS[index % len(_RESIDUAL_COLOURS)]
-        _line(axes, points, label=f"< {bound:g}", color=colour)
+        color = _RESIDUAL_COLORS[index % len(_RESIDUAL_COLORS)]
+        _line(axes, points, label=f"< {bound:g}", color=color)
     axes.set_ylim(-3, 103)
     _titled(axes, "inputs with a Taylor residual below the bound, %")
 
 
 def _by_depth(axes: Axes, *, learned: dict[str, Any], depths: dict[tuple[str, int], int]) -> None:
     labels: dict[str, str] = learned["labels"]
-    for (name, label), (colour, marker) in zip(
+    for (name, label), (color, marker) in zip(
         labels.items(), cycle(_PARAMETER_LOOKS), strict=False
     ):
         layers = [
@@ -164,8 +164,8 @@ def _by_depth(axes: Axes, *, learned: dict[str, Any], depths: dict[tuple[str, in
         means = [(at, sum(v) / len(v)) for at, v in zip(x, values, strict=True) if v]
         low = [min(v, default=float("nan")) for v in values]
         high = [max(v, default=float("nan")) for v in values]
-        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        _line(axes, means, label=label, color=colour, marker=marker)
+        axes.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+        _line(axes, means, label=label, color=color, marker=marker)
     _titled(axes, "learned parameters: mean and range")
 
 
@@ -176,15 +176,15 @@ def _over_training(
     order = {each["name"]: depths.get((each["name"], 1), 0) for each in layers}
     deepest = max(order.values(), default=1) or 1
     scale = matplotlib.colors.Normalize(0, deepest)
-    colours = matplotlib.colormaps["viridis"]
+    colors = matplotlib.colormaps["viridis"]
     for each in layers:
         values = [float("nan") if v is None else v for v in each["history"][name]["mean"]]
         axes.plot(
-            learned["epochs"], values, color=colours(scale(order[each["name"]])), linewidth=0.8
+            learned["epochs"], values, color=colors(scale(order[each["name"]])), linewidth=0.8
         )
     axes.set_title(f"{learned['labels'][name]} over training, mean of channels", loc="left")
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     assert axes.figure is not None
-    bar = axes.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colours), ax=axes)
+    bar = axes.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colors), ax=axes)
     bar.set_label("depth", fontsize=8)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.markup import escape
-from rich.table import Table
+from mpelu.lab.tables import make_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _SHARES = {
     "positive": "inputs > 0",
@@ -19,49 +20,36 @@ _SHARES = {
 _NUMBERS = ("mean", "variance", "signal", "gradient")
 
 
-def inspection_tables(found: dict[str, Any]) -> list[Table]:
+def inspection_tables(found: dict[str, Any], width: int) -> list[Table]:
     """A table of all layers and, if there are activations, two tables of them.
 
     Args:
         found: the contents of inspect.json.
+        width: characters per line.
     """
-    tables = [_signal(found["layers"])]
-    residual = found["residual"]
-    if residual is not None:
-        activations = [row for row in found["layers"] if row["kind"] == "activation"]
-        tables.append(_shares(activations))
-        tables.append(_residuals(residual, found["activations"]))
-    return tables
-
-
-def _signal(rows: Sequence[dict[str, Any]]) -> Table:
-    return _table(
-        "Layers: their outputs, and the mean square of the gradient there",
-        ("layer", "kind"),
-        _NUMBERS,
+    layers, residual = found["layers"], found["residual"]
+    rows = [
         (
-            (
-                _label(row),
-                row["type"] if row["kind"] == "other" else row["kind"],
-                *(_number(row[key]) for key in _NUMBERS),
-            )
-            for row in rows
-        ),
-    )
-
-
-def _shares(rows: Sequence[dict[str, Any]]) -> Table:
-    return _table(
-        "Activations: share of inputs above zero, and of units, in %",
-        ("activation", "type"),
-        tuple(_SHARES.values()),
-        ((_label(row), row["type"], *(_percent(row[key]) for key in _SHARES)) for row in rows),
-    )
-
-
-def _residuals(residual: dict[str, Any], learned: dict[str, Any]) -> Table:
-    by_name = {layer["name"]: layer for layer in learned["layers"]}
-    parameters: dict[str, str] = learned["labels"]
+            _label(row),
+            row["type"] if row["kind"] == "other" else row["kind"],
+            *(_number(row[key]) for key in _NUMBERS),
+        )
+        for row in layers
+    ]
+    title = "Layers: their outputs, and the mean square of the gradient there"
+    tables = [_table(title, ("layer", "kind", *_NUMBERS), rows, width, texts=2)]
+    if residual is None:
+        return tables
+    rows = [
+        (_label(row), row["type"], *(_percent(row[key]) for key in _SHARES))
+        for row in layers
+        if row["kind"] == "activation"
+    ]
+    title = "Activations: share of inputs above zero, and of units, in %"
+    header = ("activation", "type", *_SHARES.values())
+    tables.append(_table(title, header, rows, width, texts=2))
+    by_name = {layer["name"]: layer for layer in found["activations"]["layers"]}
+    parameters: dict[str, str] = found["activations"]["labels"]
     bounds = residual["residuals"]
     unknown = [None] * len(bounds)
     rows = [
@@ -73,36 +61,18 @@ def _residuals(residual: dict[str, Any], learned: dict[str, Any]) -> Table:
         for row in residual["layers"]
     ]
     rows.append(("all", *[""] * len(parameters), *map(_percent, residual["bounded"] or unknown)))
-    return _table(
-        "Activations: share of inputs with a Taylor residual below each bound, in %",
-        ("activation",),
-        (
-            *(label.partition(" of ")[0] for label in parameters.values()),
-            *(f"< {bound:g}" for bound in bounds),
-        ),
-        rows,
-    )
+    title = "Activations: share of inputs with a Taylor residual below each bound, in %"
+    labels = [label.partition(" of ")[0] for label in parameters.values()]
+    header = ("activation", *labels, *(f"< {bound:g}" for bound in bounds))
+    return [*tables, _table(title, header, rows, width, texts=1)]
 
 
 def _table(
-    title: str, texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, texts: int
 ) -> Table:
-    """A table whose text is wrapped, never cut off, where the terminal is too narrow."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for name in texts:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
+    """A table with a title, whose first columns are texts and whose others are numbers."""
+    table = make_table(header, rows, width, right=range(texts, len(header)))
+    table.title, table.title_justify, table.title_style = title, "left", ""
     return table
 
 
