@@ -1,4 +1,4 @@
-"""The diagnosis of a model, in the order of its steps: copy, measure, judge, try, report."""
+"""Diagnoses a model in five steps: copy, measure, judge, try initializations, report."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def diagnose(
 
     Measures signal, gradient and units layer by layer, finds the first layer where the signal dies
     or explodes, and tries each initialization on a copy if other weights may help. The model and
-    torch's random state are unchanged. Trained batch norm uses the statistics of the batch; dropout
+    torch's random state don't change. Trained batch norm uses the statistics of the batch; dropout
     is off.
 
     Args:
         model: any network, also inside DistributedDataParallel or torch.compile.
-        example_inputs: batch of different samples, 16 or more where possible: one tensor, a tuple
-            of positional or a dict of keyword arguments.
+        example_inputs: batch of different samples, at least 16 where possible, as one tensor, a
+            tuple of positional arguments or a dict of keyword arguments.
         targets: targets of the loss. Integer targets use cross entropy; floating-point targets use
             the mean squared error.
-        loss: maps the model's output, and the targets if given, to a scalar. Without targets and
-            loss, the gradient is that of a random direction of the output.
-        optimizer: optimizer of the model, to find parameters that it doesn't train, hardly moves,
-            or shrinks by decoupled weight decay.
-        progress: receives a line before each step that may take long.
+        loss: function from the model's output, and the targets if given, to a scalar. Without
+            targets and loss, a random direction of the output stands in for the loss.
+        optimizer: optimizer of the model. With it, parameters are found that it doesn't train,
+            hardly moves, or shrinks by decoupled weight decay.
+        progress: function that receives a line before each step that may take long.
 
     Returns:
-        A record of plain numbers. Its `sentence` is the worst problem that was found.
+        A record of plain numbers. Its `sentence` names the worst problem.
 
     Raises:
-        ValueError: if the model can't run on the inputs, the samples don't differ, or no layer of
-            the model can be watched.
+        ValueError: if the model can't run on the inputs, the samples are all the same, or no layer
+            of the model can be watched.
 
     Example:
         >>> layers = [nn.Linear(64, 64) if i % 2 == 0 else nn.Sigmoid() for i in range(40)]
@@ -61,12 +61,12 @@ def diagnose(
     check_model("diagnose", model, None)
     check_inputs("diagnose", example_inputs)
     gpus = sorted({each.get_device() for each in model.parameters() if each.is_cuda})
+    is_trained = any(each.requires_grad for each in model.parameters())
     batch = Batch(example_inputs, targets, loss)
     if batch.size < 2:  # the signal is what differs between samples
         raise ValueError("diagnose: expected at least two samples, got one")
     say = progress or (lambda text: None)
     with torch.random.fork_rng(devices=gpus):
-        is_trained = any(each.requires_grad for each in model.parameters())
         try:
             probe = copied(model)
             for each in () if is_trained else probe.parameters():
@@ -111,13 +111,13 @@ def _trials_of(
     batch: Batch,
     say: Callable[[str], None],
 ) -> Iterator[Trial]:
-    """Tries every initialization, and MPELU in place of the activations if none of them helps.
+    """Tries every initialization, and then MPELU in place of the activations if none helps.
 
     Args:
-        model: model that is copied for each trial.
-        measured: measurement of the model as it is.
+        model: model to copy for each trial.
+        measured: measurement of the model with its own weights.
         batch: inputs, targets and loss.
-        say: receives a line before each trial.
+        say: function that receives a line before each trial.
     """
     helps = False
     for method in METHODS:
@@ -125,7 +125,7 @@ def _trials_of(
         trial = _trial(model, method, batch)
         helps = helps or not trial.problem
         yield trial
-    # Activations between layers that aren't gates.
+    # Gates, and activations behind the last layer, stay.
     modules = dict(model.named_modules())
     last = max((row.position for row in measured.layers), default=0)
     swap = {
@@ -145,7 +145,7 @@ def _trials_of(
 def _trial(
     model: nn.Module, method: str, batch: Batch, swap: Mapping[str, str] | None = None
 ) -> Trial:
-    """Effect of an initialization on a copy of a model.
+    """Measures the effect of an initialization on a copy of a model.
 
     Args:
         model: model to copy.
@@ -158,7 +158,7 @@ def _trial(
     swapped = tuple(dict.fromkeys((swap or {}).values()))
     try:
         if swap:
-            for path in swap:  # so that convert knows them, whatever they are
+            for path in swap:  # activations of any kind become one that convert knows
                 tried.set_submodule(path, nn.ELU())
             kept = [
                 path
@@ -168,7 +168,7 @@ def _trial(
             tried = convert(tried, batch.inputs, skip=kept).model
         report = initialize_(tried, batch.inputs, method=method, generator=generator)
         measured = measure(tried, batch)
-    except Exception as error:  # also what the model itself raises on other weights
+    except Exception as error:  # the model itself may raise anything on other weights
         return Trial(method=method, swapped=swapped, problem=reason(error))
     found = [each for each in findings_of(measured) if each.kind in CURABLE]
     predicted = [row.predicted for row in report.rows if row.predicted is not None]

@@ -1,5 +1,4 @@
-"""What the calls of a model tell: where values and gradients go, gates, layers in a row, rows of
-weights, and mistakes in arguments."""
+"""Follows values and gradients from call to call, and finds mistakes in the calls' arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _STRAIGHT = {
     "identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout", "contiguous",
     "flatten",
 }  # fmt: skip
-"""Operations that may stand between two layers that could be one, as `Call.operation` has them."""
+"""Operations between which two layers could still be one layer, by `Call.operation`."""
 
 
 class Bypass(NamedTuple):
@@ -34,12 +33,13 @@ class Bypass(NamedTuple):
 
 
 class Flow:
-    """Where values and gradients go from call to call. Calls are indices.
+    """The way of values and gradients from call to call. Methods refer to calls by index.
 
     Args:
         calls: calls of a pass.
-        layers: layers that calls run.
-        graded: whether the output of a call has a gradient, for calls that return real numbers.
+        layers: layers by the index of their call.
+        graded: whether the output of a call has a gradient, by index. Only calls that return real
+            numbers are in it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Flow:
 
     @cached_property
     def gates(self) -> set[int]:
-        """The calls whose output is multiplied with another tensor."""
+        """The calls whose output is multiplied by another tensor."""
         found = set()
         for call in self.calls:
             tensors = [each for each in call.args if isinstance(each, (Ref, Tensor))]
@@ -89,7 +89,7 @@ class Flow:
         ]
 
     def cut_off(self, lost: set[str], ends: Iterable[int], weights: Weights) -> dict[str, int]:
-        """The parameters without a gradient that the output depends on, and what takes them.
+        """Returns the call that takes each parameter without a gradient that the output depends on.
 
         Args:
             lost: parameters without a gradient.
@@ -103,7 +103,7 @@ class Flow:
         return found
 
     def bypass(self, learning: Iterable[int]) -> Bypass | None:
-        """The first of some layers that learns from values whose layers don't learn from it.
+        """Returns the first layer that learns from values whose layers don't learn from it.
 
         Args:
             learning: layers whose weight has a gradient.
@@ -119,7 +119,7 @@ class Flow:
         return None
 
     def _sources(self, index: int) -> tuple[int, ...]:
-        """The calls whose values come out of a call."""
+        """Returns the calls whose values come out of a call."""
         call = self.calls[index]
         if call.kind in MIXES or call.name == "setitem":
             return call.fed_by
@@ -127,7 +127,7 @@ class Flow:
         return call.fed_by[:1] if has_numbers and call.kind != "create" else ()
 
     def _before(self, ends: Iterable[int]) -> set[int]:
-        """The calls whose values reach one of some calls, including these."""
+        """Returns the given calls, and all whose values reach them."""
         found = set(ends)
         for index in range(max(found, default=-1), -1, -1):
             if index in found:
@@ -135,7 +135,7 @@ class Flow:
         return found
 
     def _after(self, start: int, without: int = -1) -> set[int]:
-        """The calls that a call's values reach, including itself, but not through another."""
+        """Returns a call and those that its values reach, leaving out paths through `without`."""
         found = {start}
         for index in range(start + 1, len(self.calls)):
             if index != without and not found.isdisjoint(self._sources(index)):
@@ -143,7 +143,7 @@ class Flow:
         return found
 
     def _has_gradient(self, index: int) -> bool:
-        """Whether the output of a call has one; several outputs have one if their inputs have."""
+        """Whether the output of a call has a gradient. Tuples have one if their inputs do."""
         known = self.graded.get(index)
         if known is None:
             return any(self._has_gradient(each) for each in self._sources(index))
@@ -167,11 +167,11 @@ class Flow:
         )
 
     def layers_in_a_row(self) -> tuple[list[tuple[int, int]], int]:
-        """Pairs of layers that could be one layer, and the number of candidates.
+        """Returns pairs of layers that could be one layer, and the number of candidates.
 
-        Nothing nonlinear comes between them, nothing else takes what does, and the first has at
-        least as many outputs as their product has rank: a low rank, grouped or separable
-        convolutions and convolutions of another shape are on purpose.
+        Nothing nonlinear comes between the two, nothing else takes the values in between, and the
+        first has at least as many outputs as their product has rank. Low ranks, grouped or
+        separable convolutions and convolutions of different shapes are taken to be intended.
         """
         uses = Counter(index for call in self.calls for index in call.fed_by)
         dense = {index: layer for index, layer in self.layers.items() if _is_dense(layer)}
@@ -193,7 +193,7 @@ class Flow:
 
 
 def _tensors_of(call: Call, *, recurse: bool = False) -> list[Tensor]:
-    """The parameters of a call's module, and the tensors among its arguments."""
+    """Returns the parameters of a call's module, and the tensors among its arguments."""
     target = call.target
     own = target.parameters(recurse) if isinstance(target, nn.Module) else ()
     return [*own, *tensors_in((call.args, call.kwargs))]
@@ -207,14 +207,14 @@ def _is_dense(layer: Layer) -> bool:
 
 
 def has_equal_rows(layer: Layer) -> bool:
-    """Whether the weights of all outputs are the same, and not zero.
+    """Whether all outputs of a layer have the same weights, other than zero.
 
     Outputs of different groups see different inputs, so rows are compared within each group.
     """
     if not layer.weight.requires_grad or layer.out_channels < 2:
         return False
     weight = layer.weight.detach()
-    if not layer.is_standard:  # which of its dimensions the outputs are isn't known
+    if not layer.is_standard:  # any of its dimensions may hold the outputs
         rows = weight.reshape(1, -1, 1)
     elif layer.transposed:
         rows = weight.movedim(1, 0).reshape(1, weight.size(1), -1)
@@ -226,7 +226,7 @@ def has_equal_rows(layer: Layer) -> bool:
 
 
 def mistake_in(call: Call, batch: int) -> tuple[str, str] | None:
-    """A kind of finding and a sentence, if an argument of a function is certainly wrong.
+    """Returns a kind of finding and a sentence if an argument is certainly wrong.
 
     Args:
         call: call of an operation in `CHECKS`, with tensors as its arguments.
@@ -284,4 +284,4 @@ CHECKS: dict[str, tuple[str, Callable[[Call, Tensor, int], str]]] = {
     **dict.fromkeys(["crossentropy", "crossentropyloss"], ("loss", _of_probabilities)),
     "nllloss": ("loss", _of_scores),
 }
-"""Kind of finding and check, by the name of a function or class as `Call.operation` has it."""
+"""Kind of finding and check, by `Call.operation`."""

@@ -1,4 +1,4 @@
-"""One forward and backward pass of a model, and a row for each layer, norm and activation."""
+"""Measures a forward and a backward pass: a row for each layer, norm and activation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OPENED_STD, _ROUNDS = 0.02, 4
 
 
 class DiagnosisError(ValueError):
-    """Why a model can't be diagnosed, as a whole message."""
+    """The reason why a model can't be diagnosed, as a whole message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,19 +57,19 @@ class InputScale:
     square: float = 1.0
     """Mean square; 1 for tokens."""
     spread: float = 1.0
-    """Standard deviation of the channel that varies most, divided by that of one that varies
-    little: more than three quarters of the channels vary more. 1 if it isn't known."""
+    """Standard deviation of the channel that varies most, divided by the lower quartile of the
+    standard deviations. 1 if it isn't known."""
 
 
 class Batch:
-    """What a model is measured on.
+    """The inputs, targets and loss to measure a model with.
 
     Args:
-        inputs: at least two samples.
+        inputs: inputs with at least two samples.
         targets: targets of the loss, or None.
-        loss: maps the output, and the targets if given, to a scalar. The default is cross entropy
-            for integer targets and the mean squared error for floating-point targets. Without
-            targets it is a random direction of the output.
+        loss: function from the output, and the targets if given, to a scalar. The default is cross
+            entropy for integer targets and the mean squared error for floating-point targets;
+            without targets, a random direction of the output.
     """
 
     def __init__(self, inputs: Inputs, targets: Any, loss: Loss | None) -> None:
@@ -80,11 +80,11 @@ class Batch:
         self.scale = _scale_of_inputs(tensors, self.size)
         self.shapes = {each.shape for each in tensors}
         self.has_loss = targets is not None or loss is not None
-        """Whether gradients are those of a real loss, so that their size counts."""
+        """Whether gradients come from a real loss, so that their size counts."""
 
 
 def _scale_of_inputs(tensors: Sequence[Tensor], batch: int) -> InputScale:
-    """Scale of the first input that differs between samples; others may be masks or constants."""
+    """Returns the scale of the first input that differs between samples. Others may be masks."""
     has_tokens = False
     for each in tensors:
         if is_measurable(each):
@@ -103,7 +103,7 @@ def _scale_of(values: Tensor, batch: int) -> InputScale:
 
 
 def _spread_of(values: Tensor, axis: int) -> float:
-    """How much the standard deviations of channels differ; constant channels don't count."""
+    """Returns the ratio in `InputScale.spread`. Constant channels don't count."""
     channels = values.detach().double().movedim(axis, 0).flatten(1)
     deviations = channels.std(1, correction=0)
     varying = deviations[deviations > 0].sort().values
@@ -112,19 +112,19 @@ def _spread_of(values: Tensor, axis: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Everything that a pass tells about a model."""
+    """What a forward and a backward pass tell about a model."""
 
     calls: Sequence[Call]
     rows: Mapping[int, DiagnosedLayer]
-    """By the index of their call, in order."""
+    """By the index of the call, in order."""
     layers: Sequence[DiagnosedLayer]
     """The rows of layers with a weight."""
     inputs: InputScale
     fed: InputScale | None
-    """Scale of what the first layer takes: the inputs, or what the model makes of them."""
+    """Scale of the first layer's input: the model's inputs, or what it computes from them."""
     loss: float
     mistakes: Sequence[Finding]
-    """What is wrong with the arguments of single calls, or of the loss."""
+    """Mistakes in the arguments of calls and of the loss."""
     parameters: Mapping[str, Tensor | None]
     """Gradient of each trained parameter; None if no output depends on it."""
     cut: Mapping[str, int]
@@ -139,23 +139,22 @@ class Measurement:
     candidates: int
     """Number of layers that could be in such a pair."""
     opened: Sequence[str] = ()
-    """Weights that are zero, and were measured with small random values."""
+    """Weights that are zero, and that were measured with small random values instead."""
 
 
 def measure(probe: nn.Module, batch: Batch) -> Measurement:
-    """Measures a copy of a model, and opens its zero-initialized weights.
+    """Measures a copy of a model. Overwrites zero-initialized weights of the copy.
 
-    Trained batch norm uses the statistics of the batch, and dropout is off. A head, a branch's last
-    norm or its scale may start at zero, by design: it gets a gradient, and the layers before it get
-    theirs from the second step on. Such weights get small random values before everything is
-    measured.
+    Trained batch norm uses the statistics of the batch, and dropout is off. By design, a head or a
+    branch's last norm or scale may start at zero: it has a gradient, while the layers before it
+    have none until it has moved. Such weights get small random values before the final measurement.
 
     Args:
         probe: copy of a model, not wrapped.
         batch: inputs, targets and loss.
     """
-    # From a pass of its own, because only what takes a tensor may tell where its channels are. With
-    # a graph, as in `_measure`.
+    # Takes a pass of its own, because a later call may tell where a tensor's channels are. The pass
+    # builds a graph, so that its calls are the same as in `_measure`.
     channels = find_channels(record(probe, batch.inputs, finish=lambda _: None)[0])
     opened: list[str] = []
     measured = _measure(probe, batch, channels)
@@ -246,17 +245,17 @@ def _measure(model: nn.Module, batch: Batch, channels: Sequence[Channels | None]
 
 @dataclass(slots=True)
 class _Observed:
-    """What is known of a call before the backward pass."""
+    """What the forward pass tells about a call."""
 
     row: DiagnosedLayer
     weight: str | None
     share: float
-    """Of the row, without the bias."""
+    """Share of the row, leaving out the bias."""
     gradients: list[float] = field(default_factory=list)
 
 
 class _Observer:
-    """Measures every call of a pass as it happens. Its dictionaries have the ids of calls."""
+    """Measures every call of a pass as it happens. Its dictionaries are keyed by id(call)."""
 
     def __init__(self, weights: Weights, batch: Batch, channels: Sequence[Channels | None]) -> None:
         self.observed: dict[int, _Observed] = {}
@@ -264,7 +263,7 @@ class _Observer:
         self.graded: dict[int, bool] = {}
         """Whether the output of a call has a gradient."""
         self.makers = WeakTensorKeyDictionary()
-        """The id of the call that returned a tensor last."""
+        """The id of the last call that returned a tensor, by tensor."""
         self.fed: InputScale | None = None
         self.mistakes: list[Finding] = []
         self._weights, self._batch, self._channels = weights, batch, channels
@@ -273,29 +272,33 @@ class _Observer:
         self._count, self._last = 0, "the input"
 
     def before(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with torch._C.DisableTorchFunction():  # so that measuring isn't watched, which is slow
+        with torch._C.DisableTorchFunction():  # measuring isn't watched: that is slow
             self._units = units_of_call(call, args, kwargs, self._channels)
-            self._layer = layer_of(call)
-            if self.fed is None and self._units is None and self._layer is not None:
-                self.fed = self._scale_of_data(tensors_in((args, kwargs)), self._layer)
-            if call.operation in CHECKS:
-                mistake = mistake_in(replace(call, args=args, kwargs=kwargs), self._batch.size)
-                if mistake is not None:
-                    name, (kind, text) = self._name(call, None), mistake
-                    text = f"`{name}`: {text}"
-                    self.mistakes.append(
-                        Finding(kind=kind, text=text, layer=name, position=self._count)
-                    )
+            self._note(call, args, kwargs)
+
+    def _note(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the layer of a call, what the first layer takes, and mistakes in arguments."""
+        self._layer = layer_of(call)
+        if self.fed is None and self._units is None and self._layer is not None:
+            self.fed = self._scale_of_data(tensors_in((args, kwargs)), self._layer)
+        if call.operation in CHECKS:
+            mistake = mistake_in(replace(call, args=args, kwargs=kwargs), self._batch.size)
+            if mistake is not None:
+                name, (kind, text) = self._name(call, None), mistake
+                text = f"`{name}`: {text}"
+                self.mistakes.append(
+                    Finding(kind=kind, text=text, layer=name, position=self._count)
+                )
 
     def _scale_of_data(self, tensors: Sequence[Tensor], layer: Layer) -> InputScale | None:
-        """The scale of the first tensor that isn't a parameter."""
+        """Returns the scale of the first tensor that isn't a parameter."""
         unnamed = [each for each in tensors if self._weights.name(each) is None]
         data = next((each for each in unnamed if is_measurable(each)), None)
         if data is None:
             return None
         scale = _scale_of(data, self._batch.size)
         axis = data.dim() - len(layer.kernel) - 1
-        # Of what a model has computed, such as sines of a time, some channels may hardly vary.
+        # Some channels of computed inputs, such as sines of a time, may hardly vary.
         is_input = axis > 0 and data.shape in self._batch.shapes
         return replace(scale, spread=_spread_of(data, axis)) if is_input else scale
 
@@ -358,7 +361,7 @@ def _share(signal: float, square: float) -> float:
 
 
 def _unbiased_square(output: Tensor, layer: Layer, square: float) -> float:
-    """Mean square of a layer's output without its bias, given the mean square with it."""
+    """Returns the mean square of a layer's output without its bias, given the one with it."""
     axis, bias = output.dim() - len(layer.kernel) - 1, layer.bias
     if bias is None or bias.dim() != 1 or axis < 0 or len(bias) != output.size(axis):
         return square
@@ -371,7 +374,7 @@ def _norm(values: Tensor) -> float:
 
 
 class _LossWatcher(TorchFunctionMode):
-    """Checks the arguments of a loss's functions."""
+    """Checks the arguments of the functions that a loss calls."""
 
     def __init__(self, batch: int, mistakes: list[Finding]) -> None:
         super().__init__()
@@ -392,7 +395,7 @@ class _LossWatcher(TorchFunctionMode):
 def _loss_of(
     output: Any, outputs: Sequence[Tensor], batch: Batch, mistakes: list[Finding]
 ) -> Tensor:
-    """The loss, or a random direction of the first output if the batch has none.
+    """Returns the loss, or a random direction of the first output if the batch has no loss.
 
     Args:
         output: output of the model.
@@ -413,7 +416,7 @@ def _loss_of(
                 value = F.mse_loss(outputs[0], targets)
             else:
                 value = F.cross_entropy(outputs[0], targets)
-    except Exception as error:  # whatever a loss raises on an output that it isn't made for
+    except Exception as error:  # a loss may raise anything on an output of another kind
         raise DiagnosisError(
             f"diagnose: expected a loss that takes the output, got: {reason(error)}"
         ) from error
@@ -426,7 +429,7 @@ def _loss_of(
 
 
 def _random_direction(outputs: Sequence[Tensor]) -> Tensor:
-    """The sum of the outputs' values, with random weights that are always the same."""
+    """Returns the sum of all output values with random weights, the same each time."""
     generator = torch.Generator().manual_seed(0)
     total = outputs[0].new_zeros((), dtype=torch.float32)
     for each in outputs:
@@ -438,7 +441,7 @@ def _random_direction(outputs: Sequence[Tensor]) -> Tensor:
 def _gradients(
     value: Tensor, outputs: Sequence[Tensor], trained: dict[str, nn.Parameter]
 ) -> dict[str, Tensor | None]:
-    """The gradient of each parameter; NaN for one that only other outputs depend on."""
+    """Returns the gradient of each parameter; NaN if only outputs without a loss depend on it."""
     several = len(outputs) > 1
     found = torch.autograd.grad(
         value, list(trained.values()), allow_unused=True, retain_graph=several
@@ -457,7 +460,7 @@ def _gradients(
 
 
 def _predicted(calls: Sequence[Call], weights: Weights) -> dict[str, float | None]:
-    """The variance after each weight, if it had its size but no further structure."""
+    """Returns the variance after each weight, as if its values were random with the same size."""
     try:
         return {p.name: p.predicted for p in Planner(calls, weights, "lsuv", "fan_in").run()}
     except (ValueError, ArithmeticError, RuntimeError):  # moments that aren't finite

@@ -1,4 +1,4 @@
-"""What is measured of a network, defined once: signal, gradient, and units of activations.
+"""Defines what is measured: signal, gradient, and dead, saturated and linear units.
 
 `mpelu.diagnose` and the lab's inspection share these definitions. The signal is the variance of
 each value between samples, averaged over values. The gradient at an output is the mean square of
@@ -44,14 +44,14 @@ LINEAR_REST = 1e-3
 _FLAT_SHARE = 0.4
 """An activation that is flat on this share of a standard Gaussian is one-sided."""
 _MOST_POINTS = 4096
-"""Number of points of that Gaussian."""
+"""Number of points at which that Gaussian is sampled."""
 _RANGE, _POINTS = 6.0, 64
 """A flat part of an unknown function is looked for at this many points between -6 and 6."""
 _NAMES = {name.lower() for name in nn.modules.activation.__all__} | {
     name.replace("_", "") for name in TABLE
 }
 _LEARNED = ("prelu", "mpelu")
-"""Functions that take parameters for channels."""
+"""Functions that take a parameter per channel."""
 _NO_ACTIVATIONS = {"identity", "softmax", "softmin", "logsoftmax", "softmax2d", "glu"}
 
 Function = Callable[[Tensor], Tensor]
@@ -60,9 +60,9 @@ Function = Callable[[Tensor], Tensor]
 class Moments:
     """Mean, population variance and signal of one or more batches, in float64.
 
-    Takes the means first and then the squares of what is left. This is as exact as torch.var, and
-    many times faster along the first dimension. Batches are merged by the rule of Chan, Golub and
-    LeVeque, which doesn't cancel.
+    Subtracts the means before squaring, which is as exact as torch.var and many times faster along
+    the first dimension. Merges batches by the rule of Chan, Golub and LeVeque, which avoids
+    cancellation.
 
     Example:
         >>> moments = Moments()
@@ -83,7 +83,7 @@ class Moments:
         return moments
 
     def add(self, values: Tensor, batch: int) -> None:
-        """Adds a batch.
+        """Adds a batch of samples.
 
         Args:
             values: tensor of real numbers.
@@ -129,7 +129,7 @@ class Moments:
 
 
 def _by_sample(values: Tensor, batch: int) -> Tensor:
-    """As [batch, values of a sample], or [1, values] where samples can't be told apart."""
+    """Reshapes to [batch, values of a sample], or [1, values] if samples can't be told apart."""
     if batch > 1 and values.size(0) % batch == 0:  # also windows or heads folded into the batch
         return values.reshape(batch, -1)
     if batch > 1 and values.dim() > 1 and values.size(1) == batch:
@@ -138,7 +138,7 @@ def _by_sample(values: Tensor, batch: int) -> Tensor:
 
 
 def mean_square(values: Tensor) -> float:
-    """Mean square in float64, which is how the gradient at an output is measured.
+    """Returns the mean square in float64, the measure of the gradient at an output.
 
     Example:
         >>> mean_square(torch.tensor([3.0, 4.0]))
@@ -148,7 +148,7 @@ def mean_square(values: Tensor) -> float:
 
 
 def is_measurable(value: Tensor) -> bool:
-    """Whether it has real numbers that can be read."""
+    """Whether a tensor has real numbers that can be read."""
     return (
         value.is_floating_point()
         and value.layout == torch.strided
@@ -160,7 +160,7 @@ def is_measurable(value: Tensor) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitShares:
-    """Number of an activation's units, and shares of them between 0 and 1."""
+    """The number of an activation's units, and shares of them between 0 and 1."""
 
     units: int
     dead: float
@@ -176,8 +176,8 @@ class UnitCounter:
     Args:
         function: elementwise function of one tensor.
         axis: dimension of the units.
-        is_known: whether the function is an activation by its name. Of others only dead units are
-            counted: a function that keeps values in bounds is meant to be linear most of the time.
+        is_known: whether the function is an activation by its name. For other functions, only dead
+            units are counted: a function that clips values is meant to be linear most of the time.
 
     Example:
         >>> counter = UnitCounter(torch.relu, axis=1)
@@ -190,11 +190,11 @@ class UnitCounter:
         self._function, self._axis, self._is_known = function, axis, is_known
         self._is_one_sided = False
         self.count = 0
-        """Inputs of each unit."""
+        """Number of inputs of each unit."""
 
     @classmethod
     def of(cls, module: nn.Module, axis: int) -> UnitCounter:
-        """A counter for a copy of an elementwise module, without hooks and in evaluation mode."""
+        """Returns a counter for a copy of a module, without hooks and in evaluation mode."""
         return cls(isolated(module), axis, is_known=_is_named(module))
 
     def add(self, values: Tensor) -> None:
@@ -221,7 +221,7 @@ class UnitCounter:
         self.count += results.size(1)
 
     def shares(self) -> UnitShares:
-        """Shares over everything added."""
+        """Returns the shares over all batches."""
         is_dead = self._is_level & (self.low == self.high)
         dead = is_dead.double().mean().item()
         if not self._is_known:
@@ -241,20 +241,23 @@ class UnitCounter:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Sums for the regression of y on x, for each unit."""
+    """Sums for the linear regression of y on x, for each unit."""
 
     count: int
     x: Tensor
-    """Mean of x; `y` is that of y."""
+    """Mean of x."""
     y: Tensor
+    """Mean of y."""
     xx: Tensor
-    """Sum of squared deviations of x; `yy` and `xy` are those of y, and of products."""
+    """Sum of the squared deviations of x."""
     yy: Tensor
+    """Sum of the squared deviations of y."""
     xy: Tensor
+    """Sum of the products of both deviations."""
 
     @classmethod
     def through(cls, x: Tensor, y: Tensor) -> _Line:
-        """From float64 [units, values]."""
+        """Returns the sums for float64 tensors [units, values]."""
         mean_x, mean_y = x.mean(1, keepdim=True), y.mean(1, keepdim=True)
         x, y = x - mean_x, y - mean_y
         return cls(
@@ -262,7 +265,7 @@ class _Line:
         )
 
     def joined(self, other: _Line) -> _Line:
-        """By the rule of Chan, Golub and LeVeque, which doesn't cancel."""
+        """Merges two sets of values by the rule of Chan, Golub and LeVeque."""
         total = self.count + other.count
         share, weight = other.count / total, self.count * other.count / total
         x, y = other.x - self.x, other.y - self.y
@@ -282,10 +285,10 @@ class _Line:
 
 
 def with_slopes(function: Function, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The function's outputs, and its slope at each value."""
+    """Returns a function's outputs, and its slope at each value."""
     with torch.enable_grad():
         leaf = values.clone().requires_grad_()
-        outputs = function(leaf * 1)  # a copy, because the function may work in place
+        outputs = function(leaf * 1)  # a copy: the function may work in place
         (slopes,) = torch.autograd.grad(outputs.sum(), leaf)
     return outputs.detach(), slopes
 
@@ -304,13 +307,13 @@ def _is_one_sided(function: Function, values: Tensor, axis: int) -> bool:
 def units_of_call(
     call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], channels: Sequence[Channels | None]
 ) -> UnitShares | None:
-    """The units of the activation that a call is about to apply, or None if it applies none.
+    """Returns the units of the activation that a call is about to apply, or None.
 
     An activation is known by its class or name. Any other function is one if it is elementwise and
     has a flat part, such as clamp(min=0).
 
     Args:
-        call: call, as it is recorded.
+        call: recorded call.
         args: positional arguments of the call.
         kwargs: keyword arguments of the call.
         channels: where the output of each call has its channels.
@@ -325,7 +328,7 @@ def units_of_call(
 
 
 def unit_axes(model: nn.Module, inputs: Inputs) -> dict[str, int]:
-    """The dimension of the units of every module that may be an activation, by the module's path.
+    """Returns the dimension in which a module would have its units, by the module's path.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Tanh())
@@ -343,9 +346,10 @@ def unit_axes(model: nn.Module, inputs: Inputs) -> dict[str, int]:
 
 
 def unit_axis(call: Call, ndim: int, channels: Sequence[Channels | None]) -> int:
-    """The dimension of an activation's units.
+    """Returns the dimension of an activation's units.
 
-    The activation's own parameters tell it, or else what made its input.
+    An activation with a parameter per channel has its units there. Others have them where the layer
+    that made their input has its channels.
 
     Args:
         call: call of the activation.
@@ -380,11 +384,11 @@ Found = tuple[Function, Tensor, bool]
 def _activation(
     target: Any, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Found | None:
-    """The activation that a target applies to a tensor, or None."""
+    """Returns the activation that a call applies to a tensor, or None."""
     values: Any = args[0] if args else next(iter(kwargs.values()), None)
     is_batch = isinstance(values, Tensor) and values.dim() > 1 and is_measurable(values)
     if isinstance(target, nn.Module):
-        # The module's own forward, which isn't recorded and runs no hooks.
+        # The module's own forward runs no hooks, and isn't recorded.
         forward = getattr(target.forward, "__wrapped__", target.forward)
         if not _is_named(target):
             is_own = not type(target).__module__.startswith("torch.nn")
@@ -396,14 +400,14 @@ def _activation(
         return _clipping(target, args, kwargs)
     if operation in _NO_ACTIVATIONS or not args or not is_batch:
         return None
-    # `with_slopes` passes a copy of the input, so in place is harmless.
+    # In-place functions are harmless: `with_slopes` passes a copy of the input.
     return lambda y: target(y, *args[1:], **kwargs), values, True
 
 
 def _clipping(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found | None:
-    """The function that a call applies to its one tensor with a gradient, or None.
+    """Returns the clipping function that a call applies to its one tensor with a gradient, or None.
 
-    None unless it is elementwise, and constant on one part of the line and not on another. Other
+    The function must be elementwise, and constant on one part of the line but not on another. Other
     tensors have to hold a single value, as zeros_like(x) does in maximum(x, zeros_like(x)).
     """
     tensors = tensors_in((args, kwargs))
@@ -433,7 +437,7 @@ def _clipping(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fou
 
 
 def _number(values: Tensor) -> Tensor | None:
-    """The single value that a tensor holds, on the CPU, or None."""
+    """Returns the single value that a tensor holds, on the CPU, or None."""
     if values.numel() == 0 or torch._C._functorch.is_functorch_wrapped_tensor(values):
         return None
     first = values.flatten()[0]

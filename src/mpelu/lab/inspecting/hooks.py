@@ -1,4 +1,4 @@
-"""Forward passes observed through hooks that leave the model as it was."""
+"""Observes forward passes through hooks, and leaves the model unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Batches = Tensor | Iterable[Inputs]
 dict of keyword arguments."""
 
 Observer = Callable[[str, int, Tensor], None]
-"""Receives the path of a module, the number of its call in this pass (from 1), and a tensor."""
+"""Function that receives the path of a module, the number of its call in this pass (from 1), and a
+tensor."""
 
 
 class ForwardHooks:
@@ -31,10 +32,10 @@ class ForwardHooks:
     Args:
         model: model that runs.
         modules: modules to observe, by path.
-        before: receives the first input of each module.
-        after: receives the output of each module.
-        repeats: also observe modules that return the output of another one unchanged, such as
-            torch.nn.Identity, or dropout in evaluation mode.
+        before: function that receives the first input of each module.
+        after: function that receives the output of each module.
+        repeats: whether to observe modules that return the output of another module unchanged, such
+            as torch.nn.Identity, or dropout in evaluation mode.
     """
 
     def __init__(
@@ -55,9 +56,9 @@ class ForwardHooks:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Installs the hooks. At the end, the model and torch's random state are as before.
+        """Installs the hooks, and restores the model and torch's random state at the end.
 
-        A forward pass doesn't change parameters, so their values aren't copied.
+        Parameters aren't copied, since a forward pass doesn't change them.
         """
         parameters = {id(each) for each in self._model.parameters()}
         modules = list(self._model.modules())
@@ -73,8 +74,8 @@ class ForwardHooks:
                     handle.remove()
 
     def run(self, inputs: Inputs) -> Any:
-        """Runs a forward pass. Later calls, such as recomputation in backward, aren't observed."""
-        # Copies, because a model whose first layer works in place would overwrite the batch.
+        """Runs a forward pass. Later calls, such as repetitions in backward, aren't observed."""
+        # Copies: a model whose first layer works in place would overwrite the batch.
         args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
         self._calls.clear()
         self._open.clear()
@@ -118,21 +119,21 @@ class ForwardHooks:
 
 
 class _Version:
-    """A tensor at one point in time, held weakly so that no activation stays alive."""
+    """Identifies a tensor at one point in time without keeping it alive."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor, self._version = weakref.ref(tensor), tensor._version
 
     def matches(self, tensor: Tensor) -> bool:
-        """Whether it is this tensor, not modified since."""
+        """Whether a tensor is this one, and unmodified since."""
         return self._tensor() is tensor and tensor._version == self._version
 
 
 def checked_model(caller: str, model: nn.Module) -> nn.Module:
-    """The model without wrappers such as DistributedDataParallel or torch.compile.
+    """Returns the model without wrappers such as DistributedDataParallel or torch.compile.
 
     Raises:
-        TypeError: if it isn't a module.
+        TypeError: if the model isn't a module.
         ValueError: if a parameter or buffer has no memory yet.
     """
     if not isinstance(model, nn.Module):
@@ -146,7 +147,7 @@ def checked_model(caller: str, model: nn.Module) -> nn.Module:
 
 
 def checked_batches(caller: str, batches: Batches) -> Iterator[Inputs]:
-    """The batches, each checked before it is used.
+    """Yields the batches, each checked first.
 
     Raises:
         ValueError: if there is no batch, or one is empty, on the meta device or contains NaN.

@@ -1,4 +1,4 @@
-"""Inspects a network: signal, gradients, residuals, alpha and beta, in one JSON object and figure.
+"""Inspects a network: signal, gradients, residuals, alpha and beta as JSON and as a figure.
 
 `inspect_run` takes a trained network, `inspect_config` one before training. Both return an
 `Inspection` and print nothing.
@@ -35,7 +35,7 @@ FORMAT = 2
 """Version of the JSON object."""
 _MOST_IMAGES = 64
 _MOST_PIXELS = 2**19
-"""Bounds of a batch, so that a backward pass takes about as much memory as in training."""
+"""Limits of a batch, so that a backward pass takes about as much memory as in training."""
 
 Batch = tuple[Tensor, Tensor]
 """Images and labels."""
@@ -127,7 +127,7 @@ def inspect_config(config: Config, images: int = 256, out: Path | str | None = N
 
 
 def initial_network(config: Config, images: int) -> tuple[nn.Module, list[Batch]]:
-    """The network that a run of this config would start with, and batches of its test set.
+    """Returns the network that a run of this config would start with, and batches of its test set.
 
     Raises:
         UserError: if network, initialization and data don't fit together.
@@ -152,17 +152,17 @@ def measure(
     network: str,
     history: LearnedParameters | None = None,
 ) -> dict[str, Any]:
-    """The contents of inspect.json, as plain numbers, strings, lists and dicts.
+    """Returns the contents of inspect.json, as plain numbers, strings, lists and dicts.
 
     Statistics and residuals are over all batches, gradients of the mean cross entropy over the
     first.
 
     Args:
-        model: a classifier, in the mode to inspect it in.
+        model: classifier, in the mode to inspect it in.
         batches: images and labels.
-        weights: where the weights are from: "final", "best", "last" or "initial".
+        weights: origin of the weights: "final", "best", "last" or "initial".
         network: name of the network.
-        history: alpha and beta over training.
+        history: learned parameters over training.
     """
     images = [batch for batch, _ in batches]
     first, labels = batches[0]
@@ -189,7 +189,7 @@ def measure(
 
 
 def _activations(now: LearnedParameters, history: LearnedParameters | None) -> dict[str, Any]:
-    """Values per channel now; mean, minimum and maximum over training; labels by parameter."""
+    """Collects values per channel, their mean, minimum and maximum over training, and labels."""
     layers: dict[str, dict[str, Any]] = {}
     labels: dict[str, str] = {}
     for name, values in now.final.items():
@@ -219,7 +219,7 @@ def _check_images(images: int) -> None:
 
 
 def _test_batches(dataset: data.Dataset, images: int) -> list[Batch]:
-    """Images spread over the test set, because folders are sorted by class."""
+    """Returns images spread over the test set, since folders are sorted by class."""
     count = min(images, dataset.test_count)
     index = torch.arange(count) * dataset.test_count // count
     size = max(1, min(_MOST_IMAGES, _MOST_PIXELS // dataset.size**2))

@@ -1,4 +1,4 @@
-"""What is measured at each layer: moments and units over all batches, and gradients of one."""
+"""Measures each layer: moments and units over all batches, and the gradients of one batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InspectedLayer:
-    """A module whose inputs and outputs are observed."""
+    """A module to observe."""
 
     kind: str
     """conv, linear, norm, activation, pool, dropout, block (a module with submodules) or other."""
@@ -43,7 +43,7 @@ class InspectedLayer:
 
 
 def find_layers(model: nn.Module, names: Iterable[str] | None) -> dict[str, InspectedLayer]:
-    """The layers with the given names, or all modules without submodules, by path.
+    """Returns the layers with the given names, or all modules without submodules, by path.
 
     Raises:
         UserError: for a name that the model doesn't have.
@@ -65,7 +65,7 @@ def find_layers(model: nn.Module, names: Iterable[str] | None) -> dict[str, Insp
 
 
 def _layer(module: nn.Module) -> InspectedLayer:
-    """The module as a layer. If it has to be run to find out, a copy is run."""
+    """Describes a module. Where only a run can tell what it computes, a copy is run."""
     is_known = find_activation(module) is not None
     if not is_known:
         if any(True for _ in module.children()):
@@ -81,7 +81,7 @@ def _layer(module: nn.Module) -> InspectedLayer:
 
 
 def chunks(values: Tensor) -> Iterator[Tensor]:
-    """The values as float64, split along dimension 0 so that copies stay small.
+    """Yields the values in float64, split along dimension 0 so that copies stay small.
 
     Example:
         >>> [part.dtype for part in chunks(torch.zeros(3))]
@@ -98,7 +98,7 @@ def _split(values: Tensor) -> Iterable[Tensor]:
 class RunningMoments:
     """Count, mean and sum of squared deviations of everything added.
 
-    Parts are merged by the rule of Chan, Golub and LeVeque, which doesn't cancel when the mean is
+    Merges parts by the rule of Chan, Golub and LeVeque, which avoids cancellation where the mean is
     large compared with the deviations.
 
     Example:
@@ -134,8 +134,8 @@ class RunningMoments:
 class LayerStatistics:
     """Statistics of a layer's outputs, over all batches and positions.
 
-    `signal`, `dead`, `saturated` and `linear` are those of `mpelu.diagnosis`. The shares are None
-    for layers that aren't elementwise activations.
+    `mpelu.diagnosis.quantities` defines `signal`, `dead`, `saturated` and `linear`. The shares are
+    None for layers that aren't elementwise activations.
     """
 
     name: str
@@ -152,8 +152,8 @@ class LayerStatistics:
     variance: float
     """Population variance."""
     signal: float | None
-    """Variance of each value between samples, averaged over values. None for a single sample, or
-    if samples differ in size or don't lie along the first dimension."""
+    """Variance of each value between samples, averaged over values. None for a single sample, if
+    samples differ in size, or if they aren't along the first dimension."""
     units: int | None = None
     """Number of units of an activation."""
     dead: float | None = None
@@ -172,11 +172,12 @@ class LayerStatistics:
 def activation_statistics(
     model: nn.Module, batches: Batches, *, layers: Iterable[str] | None = None
 ) -> list[LayerStatistics]:
-    """Statistics of each layer's outputs, exact over all batches.
+    """Computes statistics of each layer's outputs, exact over all batches.
 
-    The model runs in its current mode and is left as it was, even after an error: buffers, training
-    flags, attributes and torch's random state are restored, and hooks are removed. Sums are in
-    float64 for every dtype. Outputs other than a tensor of real numbers are skipped.
+    The model runs in its current mode. Its buffers, training flags, attributes and hooks don't
+    change, even after an error, and neither does torch's random state. Sums are in float64 for every dtype. Outputs
+    other than a tensor of real numbers are skipped. The model runs once more on the first batch, to
+    find the units of its activations.
 
     Args:
         model: any module, also inside DistributedDataParallel or torch.compile.
@@ -293,7 +294,7 @@ class LayerGradient:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gradients:
-    """Sizes of the gradients of one batch."""
+    """The sizes of the gradients of one batch."""
 
     loss: float
     parameters: dict[str, float]
@@ -309,15 +310,15 @@ def measure_gradients(
     *,
     layers: Iterable[str] | None = None,
 ) -> Gradients:
-    """Sizes of the gradients of one batch, at parameters and at the outputs of layers.
+    """Measures the gradients of one batch, at parameters and at the outputs of layers.
 
-    The model is left as it was, as by `activation_statistics`, and so is `.grad`.
+    The model doesn't change, as in `activation_statistics`, and neither does `.grad`.
 
     Args:
         model: any module.
         batch: inputs of the model: a tensor, a tuple of positional arguments or a dict of keyword
             arguments.
-        loss: maps the model's output to a scalar.
+        loss: function from the model's output to a scalar.
         layers: names of modules, as in `activation_statistics`.
 
     Example:
@@ -350,8 +351,7 @@ def measure_gradients(
                 "measure_gradients: expected a scalar loss that depends on the model, got "
                 f"{value if not isinstance(value, Tensor) else f'shape {list(value.shape)}'}"
             )
-        # Gradients of the inputs are asked for too, so that layers before the first parameter have
-        # one.
+        # With the gradients of the inputs, layers before the first parameter have one, too.
         gradients = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
     return Gradients(
         loss=value.item(),
@@ -368,7 +368,7 @@ def measure_gradients(
 
 
 def _differentiable(batch: Inputs) -> tuple[list[Tensor], Inputs]:
-    """Leaf tensors that require gradients, and inputs made from them that may be overwritten."""
+    """Returns leaf tensors that require gradients, and copies of them as inputs."""
     leaves: list[Tensor] = []
 
     def fresh(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The figure of an inspection: signal, gradients, shares and parameters by depth."""
+"""Draws the figure of an inspection: signal, gradients, shares and parameters by depth."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Panel = Callable[[Axes], None]
 
 
 def draw_inspection(found: dict[str, Any], title: str) -> Figure:
-    """Moments, gradients, shares and parameters by depth, and parameters over training.
+    """Draws moments, gradients, shares and parameters by depth, and parameters over training.
 
     Args:
         found: the contents of inspect.json.
@@ -65,7 +65,7 @@ def draw_inspection(found: dict[str, Any], title: str) -> Figure:
 
 
 def to_png(drawn: Figure) -> bytes:
-    """The figure as a PNG file."""
+    """Returns the figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
@@ -94,7 +94,7 @@ def _with_depth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _line(
     axes: Axes, points: Sequence[tuple[float, float]], *, label: str, color: str, marker: str = "o"
 ) -> None:
-    """Points joined by a faint line: in residual networks they jump within a block."""
+    """Draws points joined by a faint line: in residual networks they jump within a block."""
     x, y = [x for x, _ in points], [y for _, y in points]
     axes.plot(x, y, color=color, linewidth=0.8, alpha=0.35)
     size = 3.5 if len(points) < 100 else 1.5

@@ -1,4 +1,4 @@
-"""How many inputs of activations have a small Taylor residual: section 4.4 of the paper."""
+"""Measures how many inputs of activations have a small Taylor residual (section 4.4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EDGES = tuple(step / _STEPS for step in range(-_REACH * _STEPS, _REACH * _STEPS 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerResiduals:
-    """The inputs y of one activation. Tuples of shares have one entry per residual bound."""
+    """Measurements of the inputs y of one activation. Shares have one entry per residual bound."""
 
     name: str
     """Path of the activation in the model."""
@@ -40,12 +40,12 @@ class LayerResiduals:
     variance: float
     """Population variance of y."""
     bounded: tuple[float, ...] | None
-    """Share of y with y > 0, or with alpha beta^2 y^2 / 2 below the bound, where alpha and beta are
-    those of the activation. 1 for piecewise linear activations; None for other kinds."""
+    """Share of y with y > 0, or with alpha beta^2 y^2 / 2 below the bound, for the alpha and beta of
+    the activation. 1 for piecewise linear activations; None for other kinds."""
     above: tuple[float, ...]
     """Share of y above the threshold for alpha = beta = 1."""
     gaussian: tuple[float, ...] | None
-    """`bounded` according to `mpelu.init.residual_share` for y from N(0, variance)."""
+    """`bounded` in theory, if y were distributed as N(0, variance)."""
     counts: tuple[int, ...]
     """Histogram of y: below the first edge, between the edges, at or above the last edge."""
 
@@ -64,7 +64,7 @@ class ResidualHistogram:
     count: int
     """Number of inputs of all layers."""
     bounded: tuple[float, ...] | None
-    """Over the inputs of all layers for which it is known."""
+    """Share over the inputs of all layers with a known share."""
     above: tuple[float, ...]
     counts: tuple[int, ...]
 
@@ -78,11 +78,11 @@ def residual_histogram(
 ) -> ResidualHistogram:
     """Measures the shares of table 8 of the paper for every activation of a model.
 
-    The model is left as it was, as by `activation_statistics`.
+    The model doesn't change, as in `activation_statistics`.
 
     Args:
         model: any module that calls elementwise activations as submodules.
-        batches: as in `activation_statistics`.
+        batches: inputs of the model, as in `activation_statistics`.
         layers: names of activations (default: all).
         residuals: positive bounds on the residual.
 
@@ -119,7 +119,7 @@ def residual_histogram(
 
 
 def _per_channel(value: Value, like: Tensor) -> Tensor:
-    """One number, or one per channel, in a shape that broadcasts over dimension 1 of `like`."""
+    """Shapes one number, or one per channel, so that it broadcasts over dimension 1 of `like`."""
     tensor = torch.as_tensor(value, dtype=torch.float64, device=like.device).reshape(-1)
     is_shared = tensor.numel() == 1 or like.dim() < 2
     return tensor if is_shared else tensor.reshape(-1, *[1] * (like.dim() - 2))
@@ -128,7 +128,7 @@ def _per_channel(value: Value, like: Tensor) -> Tensor:
 def _exponential_parameters(
     activation: ElementwiseFunction | None,
 ) -> tuple[Tensor, Tensor] | None:
-    """The absolute value of alpha, and beta, per channel, on the CPU.
+    """Returns the absolute value of alpha, and beta, per channel, on the CPU.
 
     Piecewise linear activations have alpha 0: they are their own Taylor expansion.
 
@@ -149,7 +149,7 @@ def _exponential_parameters(
 def _thresholds(
     activation: ElementwiseFunction | None, residuals: Sequence[float]
 ) -> list[Value] | None:
-    """The inputs above which the Taylor residual is below each bound.
+    """Returns the inputs above which the Taylor residual is below each bound.
 
     Returns:
         For each bound a number if it holds for all channels, otherwise a number per channel; None
@@ -245,12 +245,12 @@ def _total(residuals: tuple[float, ...], records: list[_ResidualRecord]) -> Resi
 
 
 def _thresholds_of_ones(residuals: Sequence[float]) -> list[float]:
-    """For alpha = beta = 1, the y above which the residual is below each bound."""
+    """Returns the y above which the residual is below each bound, for alpha = beta = 1."""
     return [-math.sqrt(2 * residual) for residual in residuals]
 
 
 def _histogram(values: Tensor) -> Tensor:
-    """Counts below the first edge, between edges, and at or above the last; without NaN."""
+    """Counts values below the first edge, between edges, and from the last edge on; skips NaN."""
     if values.isnan().any():
         values = values[~values.isnan()]
     least = -_REACH * _STEPS - 1

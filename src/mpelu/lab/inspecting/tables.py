@@ -1,4 +1,4 @@
-"""The tables of an inspection, for the terminal."""
+"""Makes the tables of an inspection for the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBERS = ("mean", "variance", "signal", "gradient")
 
 
 def inspection_tables(found: dict[str, Any], width: int) -> list[Table]:
-    """A table of all layers and, if there are activations, two tables of them.
+    """Returns a table of all layers and, if there are activations, two tables of them.
 
     Args:
         found: the contents of inspect.json.
@@ -70,14 +70,14 @@ def inspection_tables(found: dict[str, Any], width: int) -> list[Table]:
 def _table(
     title: str, header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, texts: int
 ) -> Table:
-    """A table with a title, whose first columns are texts and whose others are numbers."""
+    """Makes a table with a title. Its first columns are texts, the others numbers."""
     table = make_table(header, rows, width, right=range(texts, len(header)))
     table.title, table.title_justify, table.title_style = title, "left", ""
     return table
 
 
 def _label(row: dict[str, Any]) -> str:
-    """The layer's name, with the number of the call from the second call on."""
+    """Returns the layer's name, with the number of the call from the second call on."""
     name = row["name"] or "(model)"
     return name if row["call"] == 1 else f"{name} #{row['call']}"
 
@@ -91,7 +91,7 @@ def _percent(value: float | None) -> str:
 
 
 def _range(values: Sequence[float] | None) -> str:
-    """One number if all are equal, otherwise minimum and maximum.
+    """Formats one number if all are equal, otherwise minimum and maximum.
 
     Example:
         >>> _range([0.25, 0.25]), _range([0.12345, 1.5])
