@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from mpelu.diagnosis.quantities import is_measurable
+from mpelu.diagnosis.report import Finding
 from mpelu.graph import ARITHMETIC, KINDS, MIXES, MOVES, Call, Layer, Ref, Weights, tensors_in
 
 _CHANNEL_NORMS = {*KINDS["batch norm"], *KINDS["group norm"]}
@@ -225,19 +226,19 @@ def has_equal_rows(layer: Layer) -> bool:
     return bool((rows == rows[:, :1]).all() and rows.any())
 
 
-def mistake_in(call: Call, batch: int) -> tuple[str, str] | None:
-    """Returns a kind of finding and a sentence if an argument is certainly wrong.
+def mistake_in(call: Call, subject: str, batch: int) -> Finding | None:
+    """Returns what is certainly wrong with the arguments of a call, or None.
 
     Args:
         call: call of an operation in `CHECKS`, with tensors as its arguments.
+        subject: beginning of the sentence.
         batch: number of samples.
     """
     kind, check = CHECKS[call.operation]
     values = call.argument(0, "input")
-    if not isinstance(values, Tensor) or not is_measurable(values):
-        return None
-    text = check(call, values, batch)
-    return (kind, text) if text else None
+    is_checked = isinstance(values, Tensor) and is_measurable(values)
+    text = check(call, values, batch) if is_checked else ""
+    return Finding(kind=kind, text=f"{subject}: {text}") if text else None
 
 
 def _over_batch(call: Call, values: Tensor, batch: int) -> str:

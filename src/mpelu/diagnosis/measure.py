@@ -282,13 +282,10 @@ class _Observer:
         if self.fed is None and self._units is None and self._layer is not None:
             self.fed = self._scale_of_data(tensors_in((args, kwargs)), self._layer)
         if call.operation in CHECKS:
-            mistake = mistake_in(replace(call, args=args, kwargs=kwargs), self._batch.size)
+            name, called = self._name(call, None), replace(call, args=args, kwargs=kwargs)
+            mistake = mistake_in(called, f"`{name}`", self._batch.size)
             if mistake is not None:
-                name, (kind, text) = self._name(call, None), mistake
-                text = f"`{name}`: {text}"
-                self.mistakes.append(
-                    Finding(kind=kind, text=text, layer=name, position=self._count)
-                )
+                self.mistakes.append(replace(mistake, layer=name, position=self._count))
 
     def _scale_of_data(self, tensors: Sequence[Tensor], layer: Layer) -> InputScale | None:
         """Returns the scale of the first tensor that isn't a parameter."""
@@ -385,10 +382,9 @@ class _LossWatcher(TorchFunctionMode):
     ) -> Any:
         call = Call(name_of(func), func, args, kwargs or {})
         if call.operation in CHECKS:
-            mistake = mistake_in(call, self._batch)
-            if mistake is not None and mistake[0] == "loss":
-                text = f"the loss, `{call.name}`: {mistake[1]}"
-                self._mistakes.append(Finding(kind="loss", text=text))
+            mistake = mistake_in(call, f"the loss, `{call.name}`", self._batch)
+            if mistake is not None and mistake.kind == "loss":
+                self._mistakes.append(mistake)
         return func(*args, **kwargs or {})
 
 

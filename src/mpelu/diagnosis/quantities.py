@@ -96,9 +96,9 @@ class Moments:
             self._means, self._inside = means, inside
         else:
             change, total = means - self._means, self.count + count
-            self._means = self._means + change * (count / total)
-            between = change.square().sum() * (self.count * count / total)
-            self._inside = self._inside + inside + between
+            self._means = self._means + change * count / total
+            between = change.square().sum() * self.count * count / total
+            self._inside = self._inside + (inside + between)
         self.count += count
 
     @property
@@ -244,44 +244,32 @@ class _Line:
     """Sums for the linear regression of y on x, for each unit."""
 
     count: int
-    x: Tensor
-    """Mean of x."""
-    y: Tensor
-    """Mean of y."""
-    xx: Tensor
-    """Sum of the squared deviations of x."""
-    yy: Tensor
-    """Sum of the squared deviations of y."""
-    xy: Tensor
-    """Sum of the products of both deviations."""
+    means: Tensor
+    """Means of x and y."""
+    products: Tensor
+    """Sums of the products xx, yy and xy of their deviations."""
 
     @classmethod
     def through(cls, x: Tensor, y: Tensor) -> _Line:
         """Returns the sums for float64 tensors [units, values]."""
-        mean_x, mean_y = x.mean(1, keepdim=True), y.mean(1, keepdim=True)
-        x, y = x - mean_x, y - mean_y
-        return cls(
-            x.size(1), mean_x[:, 0], mean_y[:, 0], (x * x).sum(1), (y * y).sum(1), (x * y).sum(1)
-        )
+        values = torch.stack((x, y))
+        means = values.mean(2)
+        x, y = (values - means[..., None]).unbind()
+        return cls(x.size(1), means, torch.stack((x * x, y * y, x * y)).sum(2))
 
     def joined(self, other: _Line) -> _Line:
         """Merges two sets of values by the rule of Chan, Golub and LeVeque."""
-        total = self.count + other.count
-        share, weight = other.count / total, self.count * other.count / total
-        x, y = other.x - self.x, other.y - self.y
-        return _Line(
-            total,
-            self.x + share * x,
-            self.y + share * y,
-            self.xx + other.xx + weight * x * x,
-            self.yy + other.yy + weight * y * y,
-            self.xy + other.xy + weight * x * y,
-        )
+        total, change = self.count + other.count, other.means - self.means
+        x, y = change.unbind()
+        between = torch.stack((x * x, y * y, x * y)) * (self.count * other.count / total)
+        means = self.means + change * (other.count / total)
+        return _Line(total, means, self.products + other.products + between)
 
     def fits(self) -> Tensor:
         """Whether y varies, and a line leaves less than `LINEAR_REST` of its variance."""
-        rest = self.yy - self.xy**2 / self.xx.clamp(min=torch.finfo(torch.float64).tiny)
-        return (self.yy > 0) & (rest < LINEAR_REST * self.yy)
+        xx, yy, xy = self.products.unbind()
+        rest = yy - xy**2 / xx.clamp(min=torch.finfo(torch.float64).tiny)
+        return (yy > 0) & (rest < LINEAR_REST * yy)
 
 
 def with_slopes(function: Function, values: Tensor) -> tuple[Tensor, Tensor]:

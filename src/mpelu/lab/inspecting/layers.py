@@ -94,40 +94,9 @@ def _split(values: Tensor) -> Iterable[Tensor]:
     return torch.split(values.detach(), max(1, _CHUNK // values[0].numel()))
 
 
-@dataclass(slots=True)
-class RunningMoments:
-    """Count, mean and sum of squared deviations of everything added.
-
-    Merges parts by the rule of Chan, Golub and LeVeque, which avoids cancellation where the mean is
-    large compared with the deviations.
-
-    Example:
-        >>> moments = RunningMoments()
-        >>> for part in torch.tensor([1.0, 2.0, 3.0, 6.0]).double().split(2):
-        ...     moments.add(part)
-        >>> moments.mean, moments.variance
-        (3.0, 3.5)
-    """
-
-    count: int = 0
-    mean: float = 0.0
-    deviations: float = 0.0
-
-    def add(self, values: Tensor) -> None:
-        """Adds float64 values."""
-        count = values.numel()
-        mean = values.mean()
-        deviations = (values - mean).square_().sum().item()
-        total = self.count + count
-        difference = mean.item() - self.mean
-        self.mean += difference * count / total
-        self.deviations += deviations + difference**2 * self.count * count / total
-        self.count = total
-
-    @property
-    def variance(self) -> float:
-        """Population variance: the sum of squared deviations divided by the count."""
-        return self.deviations / self.count
+def add_values(moments: Moments, values: Tensor) -> None:
+    """Adds single values, for moments over all of them."""
+    moments.add(values.reshape(-1, 1), values.numel())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,9 +144,9 @@ def activation_statistics(
     """Computes statistics of each layer's outputs, exact over all batches.
 
     The model runs in its current mode. Its buffers, training flags, attributes and hooks don't
-    change, even after an error, and neither does torch's random state. Sums are in float64 for every dtype. Outputs
-    other than a tensor of real numbers are skipped. The model runs once more on the first batch, to
-    find the units of its activations.
+    change, even after an error, and neither does torch's random state. Sums are in float64 for
+    every dtype. Outputs other than a tensor of real numbers are skipped. The model runs once more
+    on the first batch, to find the units of its activations.
 
     Args:
         model: any module, also inside DistributedDataParallel or torch.compile.
@@ -233,7 +202,7 @@ class _Statistics:
     call: int
     layer: InspectedLayer
     axis: int
-    output: RunningMoments = field(default_factory=RunningMoments)
+    output: Moments = field(default_factory=Moments)
     signal: Moments | None = field(default_factory=Moments)
     shape: torch.Size | None = None
     """Shape of a sample's output."""
@@ -256,7 +225,7 @@ class _Statistics:
         if len(values) != samples or values.shape[1:] != self.shape:
             self.signal = None
         for part in chunks(values):
-            self.output.add(part)
+            add_values(self.output, part)
             if self.signal is not None:
                 self.signal.add(part, len(part))
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from mpelu.diagnosis import Moments
 from mpelu.elementwise import ElementwiseFunction, Value, as_value
 from mpelu.init import residual_share
 from mpelu.lab.inspecting.hooks import Batches, ForwardHooks, checked_batches, checked_model
-from mpelu.lab.inspecting.layers import InspectedLayer, RunningMoments, chunks, find_layers
+from mpelu.lab.inspecting.layers import InspectedLayer, add_values, chunks, find_layers
 from mpelu.modules import MIN_BETA
 
 RESIDUALS = (0.01, 0.5, 2.0, 4.5)
@@ -40,8 +41,8 @@ class LayerResiduals:
     variance: float
     """Population variance of y."""
     bounded: tuple[float, ...] | None
-    """Share of y with y > 0, or with alpha beta^2 y^2 / 2 below the bound, for the alpha and beta of
-    the activation. 1 for piecewise linear activations; None for other kinds."""
+    """Share of y with y > 0, or with alpha beta^2 y^2 / 2 below the bound, given the activation's
+    alpha and beta. 1 for piecewise linear activations; None for other kinds."""
     above: tuple[float, ...]
     """Share of y above the threshold for alpha = beta = 1."""
     gaussian: tuple[float, ...] | None
@@ -102,11 +103,12 @@ def residual_histogram(
     others = [name for name, layer in found.items() if layer.kind != "activation"]
     if len(others) == len(found) or (layers is not None and others):
         raise ValueError(f"{caller}: expected activations, got {others[:3] or 'none'}")
-    records: dict[tuple[str, int], _ResidualRecord] = {}
+    records: dict[tuple[str, int], _Counts] = {}
 
     def before(name: str, call: int, inputs: Tensor) -> None:
-        fresh = _ResidualRecord(name, call, found[name], tuple(residuals))
-        records.setdefault((name, call), fresh).add(inputs)
+        if (name, call) not in records:
+            records[name, call] = _Counts(name, call, found[name], tuple(residuals))
+        records[name, call].add(inputs)
 
     modules = {name: layer.module for name, layer in found.items() if name not in others}
     hooks = ForwardHooks(model, modules, before, lambda *_: None)
@@ -162,30 +164,30 @@ def _thresholds(
     return [as_value(-torch.sqrt(2 * each / alpha) / beta) for each in residuals]
 
 
-@dataclass(slots=True)
-class _ResidualRecord:
-    name: str
-    call: int
-    layer: InspectedLayer
-    residuals: tuple[float, ...]
-    moments: RunningMoments = field(default_factory=RunningMoments)
-    bounded: list[int] = field(default_factory=list)
-    above: list[int] = field(default_factory=list)
-    counts: Tensor = field(default_factory=lambda: torch.zeros(len(EDGES) + 1, dtype=torch.int64))
+class _Counts:
+    """Counts the inputs of one call of an activation, by residual and by size."""
+
+    def __init__(
+        self, name: str, call: int, layer: InspectedLayer, residuals: tuple[float, ...]
+    ) -> None:
+        self.name, self.call, self.layer, self.residuals = name, call, layer, residuals
+        self.moments = Moments()
+        self.above = self.bounded = torch.zeros(len(residuals), dtype=torch.int64)
+        self.counts = torch.zeros(len(EDGES) + 1, dtype=torch.int64)
+        self._ones = _thresholds_of_ones(residuals)
+        self._own = _thresholds(layer.activation, residuals)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the residual of the activation is known."""
+        return self._own is not None
 
     def add(self, values: Tensor) -> None:
-        ones = _thresholds_of_ones(self.residuals)
-        own = _thresholds(self.layer.activation, self.residuals)
-        is_same = own is not None and all(isinstance(each, float) for each in own) and own == ones
         for part in chunks(values):
-            self.moments.add(part)
-            above = [int(torch.count_nonzero(part > threshold)) for threshold in ones]
-            self.above = _sum(self.above, above)
-            if is_same:
-                self.bounded = _sum(self.bounded, above)
-            elif own is not None:
-                bounded = [torch.count_nonzero(part > _per_channel(each, part)) for each in own]
-                self.bounded = _sum(self.bounded, [int(each) for each in bounded])
+            add_values(self.moments, part)
+            self.above = self.above + _count_above(self._ones, part)
+            if self._own is not None:
+                self.bounded = self.bounded + _count_above(self._own, part)
             self.counts += _histogram(part).cpu()
 
     def result(self) -> LayerResiduals:
@@ -197,8 +199,8 @@ class _ResidualRecord:
             count=count,
             mean=self.moments.mean,
             variance=self.moments.variance,
-            bounded=tuple(n / count for n in self.bounded) if self.bounded else None,
-            above=tuple(n / count for n in self.above),
+            bounded=_shares([self.bounded], count) if self.is_bounded else None,
+            above=_shares([self.above], count),
             gaussian=self._gaussian(),
             counts=tuple(self.counts.tolist()),
         )
@@ -222,26 +224,30 @@ class _ResidualRecord:
         )
 
 
-def _total(residuals: tuple[float, ...], records: list[_ResidualRecord]) -> ResidualHistogram:
+def _total(residuals: tuple[float, ...], records: list[_Counts]) -> ResidualHistogram:
     count = sum(record.moments.count for record in records)
-    known = [record for record in records if record.bounded]
+    known = [record for record in records if record.is_bounded]
     known_count = sum(record.moments.count for record in known)
-    indices = range(len(residuals))
-    layers = tuple(record.result() for record in records)
     return ResidualHistogram(
         residuals=residuals,
         thresholds=tuple(_thresholds_of_ones(residuals)),
         edges=EDGES,
-        layers=layers,
+        layers=tuple(record.result() for record in records),
         count=count,
-        bounded=(
-            tuple(sum(record.bounded[i] for record in known) / known_count for i in indices)
-            if known
-            else None
-        ),
-        above=tuple(sum(record.above[i] for record in records) / count for i in indices),
-        counts=tuple(sum(column) for column in zip(*(each.counts for each in layers), strict=True)),
+        bounded=_shares([record.bounded for record in known], known_count) if known else None,
+        above=_shares([record.above for record in records], count),
+        counts=tuple(torch.stack([record.counts for record in records]).sum(0).tolist()),
     )
+
+
+def _shares(counts: Sequence[Tensor], total: int) -> tuple[float, ...]:
+    return tuple(each / total for each in torch.stack([*counts]).sum(0).tolist())
+
+
+def _count_above(thresholds: Sequence[Value], values: Tensor) -> Tensor:
+    """Counts the values above each threshold."""
+    above = [torch.count_nonzero(values > _per_channel(each, values)) for each in thresholds]
+    return torch.tensor([int(each) for each in above], dtype=torch.int64)
 
 
 def _thresholds_of_ones(residuals: Sequence[float]) -> list[float]:
@@ -256,7 +262,3 @@ def _histogram(values: Tensor) -> Tensor:
     least = -_REACH * _STEPS - 1
     bins = (values * _STEPS).floor_().clamp_(least, -least - 1).sub_(least).to(torch.int32)
     return torch.bincount(bins.flatten(), minlength=len(EDGES) + 1)
-
-
-def _sum(old: list[int], new: list[int]) -> list[int]:
-    return [a + b for a, b in zip(old, new, strict=True)] if old else new
