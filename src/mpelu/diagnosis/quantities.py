@@ -252,10 +252,10 @@ class _Line:
     @classmethod
     def through(cls, x: Tensor, y: Tensor) -> _Line:
         """Returns the sums for float64 tensors [units, values]."""
-        values = torch.stack((x, y))
-        means = values.mean(2)
-        x, y = (values - means[..., None]).unbind()
-        return cls(x.size(1), means, torch.stack((x * x, y * y, x * y)).sum(2))
+        means = torch.stack((x.mean(1), y.mean(1)))
+        x, y = x - means[0, :, None], y - means[1, :, None]
+        products = ((a * b).sum(1) for a, b in ((x, x), (y, y), (x, y)))
+        return cls(x.size(1), means, torch.stack(tuple(products)))
 
     def joined(self, other: _Line) -> _Line:
         """Merges two sets of values by the rule of Chan, Golub and LeVeque."""
