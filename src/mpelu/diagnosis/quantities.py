@@ -77,7 +77,7 @@ class Moments:
 
     @classmethod
     def of(cls, values: Tensor, batch: int) -> Moments:
-        """The moments of one batch."""
+        """Returns the moments of one batch."""
         moments = cls()
         moments.add(values, batch)
         return moments
@@ -115,7 +115,7 @@ class Moments:
     def signal(self) -> float:
         """Variance of each value between samples, averaged over values.
 
-        The variance of all values if there is one sample alone.
+        With a single sample, it is the variance of all values.
         """
         if self.count == 1:
             return self._between()
