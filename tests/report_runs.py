@@ -102,10 +102,10 @@ def write_inspected(path: Path, variances: Sequence[float]) -> None:
     """inspect.json with a convolution and an activation for each variance."""
     layers = []
     for index, variance in enumerate(variances):
-        shares: dict[str, Any] = dict.fromkeys(("linear_share", "dead_share", "saturated_share"))
+        shares: dict[str, Any] = dict.fromkeys(("positive", "dead", "saturated"))
         conv = {"name": f"blocks.{index}.conv", "kind": "conv", "mean": 0.0, "variance": variance}
-        layers.append({**conv, **shares, "gradient_norm": 0.1 * 0.9**index})
-        shares = {"linear_share": 0.5, "dead_share": 0.01 * index, "saturated_share": 0.02}
+        layers.append({**conv, **shares, "gradient": 0.1 * 0.9**index})
+        shares = {"positive": 0.5, "dead": 0.01 * index, "saturated": 0.02}
         name = f"blocks.{index}.activation"
         layers.append(
             {"name": name, "kind": "activation", "mean": 0.2, "variance": variance / 2, **shares}

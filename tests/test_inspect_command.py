@@ -47,7 +47,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 def printed(found: dict[str, Any], width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width)
-    for table in inspection_tables(found):
+    for table in inspection_tables(found, width):
         console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -93,15 +93,15 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "nopre-resnet-11, final weights of small, 40 images of digits"
     assert lines[-2:] == [str(run / "inspect.json"), str(run / "inspect.png")]
     found = strict(run / "inspect.json")
-    assert (found["format"], found["which"], found["images"]) == (1, "final", 40)
+    assert (found["format"], found["which"], found["images"]) == (2, "final", 40)
     names = [layer["name"] for layer in found["layers"]]
     assert len(set(names)) == len(names)
     kinds = {layer["kind"] for layer in found["layers"]}
     assert {"conv", "norm", "activation", "linear"} <= kinds
     for layer in found["layers"]:
         assert any(line.startswith(f"{layer['name']} ") for line in lines)
-        assert layer["gradient_norm"] > 0
-        assert (layer["linear_share"] is not None) == (layer["kind"] == "activation")
+        assert layer["gradient"] > 0
+        assert (layer["positive"] is not None) == (layer["kind"] == "activation")
     assert found["activations"]["epochs"] == [0, 1, 2]
     first = found["activations"]["layers"][0]
     assert first["history"]["alpha"]["mean"][0] == 0.25
@@ -226,7 +226,7 @@ def test_networks_without_learnable_or_any_activations() -> None:
         model = nn.Sequential(nn.Linear(4, 4), *parts, nn.Linear(4, 2))
         found = measure(model, batches, weights="initial", network="own")
         assert (found["residual"] is None) == (not parts)
-        assert len(inspection_tables(found)) == (3 if parts else 1)
+        assert len(inspection_tables(found, 80)) == (3 if parts else 1)
         assert len(printed(found).splitlines()) >= 1 + len(model)
         assert to_png(draw_inspection(found, "own")).startswith(b"\x89PNG")
         json.dumps(found, allow_nan=False)

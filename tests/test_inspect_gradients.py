@@ -1,4 +1,4 @@
-"""Norms of gradients, against backward()."""
+"""Sizes of gradients, against backward()."""
 
 import copy
 
@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 import mpelu
 from mpelu import models
-from mpelu.lab.inspecting import gradient_norms
+from mpelu.lab.inspecting import measure_gradients
 from mpelu.models.residual import ResidualNetwork
 
 LABELS = torch.arange(4) % 3
@@ -27,9 +27,9 @@ def network() -> nn.Sequential:
     )
 
 
-def test_norms_equal_those_of_backward(network: nn.Sequential) -> None:
+def test_sizes_equal_those_of_backward(network: nn.Sequential) -> None:
     data = torch.randn(4, 6)
-    found = gradient_norms(network.eval(), data, loss)
+    found = measure_gradients(network.eval(), data, loss)
     expected = copy.deepcopy(network)
     outputs = []
     value = data
@@ -42,9 +42,9 @@ def test_norms_equal_those_of_backward(network: nn.Sequential) -> None:
     for name, parameter in expected.named_parameters():
         assert parameter.grad is not None
         assert found.parameters[name] == pytest.approx(parameter.grad.norm().item(), rel=1e-5)
-    norms = [output.grad.norm().item() for output in outputs]
-    del norms[3]  # dropout, which returns its input
-    assert [layer.norm for layer in found.layers] == pytest.approx(norms, rel=1e-5)
+    sizes = [output.grad.square().mean().item() for output in outputs]
+    del sizes[3]  # dropout, which returns its input
+    assert [layer.gradient for layer in found.layers] == pytest.approx(sizes, rel=1e-5)
     assert [layer.kind for layer in found.layers][:3] == ["linear", "norm", "activation"]
 
 
@@ -57,9 +57,10 @@ def test_in_place_gives_the_same() -> None:
             part.inplace = True
     data = torch.randn(4, 6)
     kept = data.clone()
-    one, two = gradient_norms(plain, data, loss), gradient_norms(other, data, loss)
+    one, two = measure_gradients(plain, data, loss), measure_gradients(other, data, loss)
     assert two.parameters == pytest.approx(one.parameters, rel=1e-6)
-    assert [x.norm for x in two.layers] == pytest.approx([x.norm for x in one.layers], rel=1e-6)
+    sizes = [layer.gradient for layer in one.layers]
+    assert [layer.gradient for layer in two.layers] == pytest.approx(sizes, rel=1e-6)
     assert torch.equal(data, kept)
 
 
@@ -72,7 +73,7 @@ def test_the_model_is_left_as_it_was(network: nn.Sequential, training: bool) -> 
     first.bias.grad = torch.ones(5)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     random = torch.get_rng_state()
-    gradient_norms(network, torch.ones(4, 6), loss)
+    measure_gradients(network, torch.ones(4, 6), loss)
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
     assert first.bias.grad.tolist() == [1.0] * 5
@@ -83,11 +84,11 @@ def test_the_model_is_left_as_it_was(network: nn.Sequential, training: bool) -> 
 def test_frozen_layers_and_no_grad(network: nn.Sequential) -> None:
     network[0].requires_grad_(False)
     with torch.no_grad():
-        found = gradient_norms(network.eval(), torch.ones(4, 6), loss)
+        found = measure_gradients(network.eval(), torch.ones(4, 6), loss)
     assert "0.weight" not in found.parameters
-    norm = found.layers[0].norm
-    assert norm is not None
-    assert norm > 0
+    size = found.layers[0].gradient
+    assert size is not None
+    assert size > 0
 
 
 def test_what_the_loss_does_not_reach_has_none() -> None:
@@ -100,8 +101,8 @@ def test_what_the_loss_does_not_reach_has_none() -> None:
             self.aside(input)
             return torch.as_tensor(self.used(input))
 
-    found = gradient_norms(Two(), torch.ones(1, 2), torch.sum)
-    assert {layer.name: layer.norm is None for layer in found.layers} == {
+    found = measure_gradients(Two(), torch.ones(1, 2), torch.sum)
+    assert {layer.name: layer.gradient is None for layer in found.layers} == {
         "aside": True, "used": False,
     }  # fmt: skip
     assert set(found.parameters) == {"used.weight", "used.bias"}
@@ -114,13 +115,14 @@ def test_recomputed_activations_count_once() -> None:
     assert isinstance(sparing, ResidualNetwork)
     sparing.gradient_checkpointing = True
     data = torch.randn(4, 3, 8, 8)
-    one, two = gradient_norms(plain, data, loss), gradient_norms(sparing, data, loss)
+    one, two = measure_gradients(plain, data, loss), measure_gradients(sparing, data, loss)
     assert [layer.call for layer in two.layers] == [1] * len(one.layers)
-    assert [x.norm for x in two.layers] == pytest.approx([x.norm for x in one.layers], rel=1e-5)
+    sizes = [layer.gradient for layer in one.layers]
+    assert [layer.gradient for layer in two.layers] == pytest.approx(sizes, rel=1e-5)
 
 
 def test_bad_loss(network: nn.Module) -> None:
     with pytest.raises(ValueError, match=r"a scalar loss .* got shape \[4, 3\]"):
-        gradient_norms(network, torch.ones(4, 6), lambda output: output)
+        measure_gradients(network, torch.ones(4, 6), lambda output: output)
     with pytest.raises(ValueError, match=r"got 1\.5"):
-        gradient_norms(network, torch.ones(4, 6), lambda output: 1.5)  # type: ignore[arg-type,return-value]
+        measure_gradients(network, torch.ones(4, 6), lambda output: 1.5)  # type: ignore[arg-type,return-value]

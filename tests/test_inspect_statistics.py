@@ -12,7 +12,8 @@ from torch import nn
 
 import mpelu
 from mpelu.activations.parametric import SReLU
-from mpelu.lab.inspecting import LayerStatistics, accumulators, activation_statistics
+from mpelu.diagnosis import diagnose
+from mpelu.lab.inspecting import LayerStatistics, activation_statistics, layers
 
 
 def state(model: nn.Module) -> list[bytes]:
@@ -49,38 +50,40 @@ def test_gaussian_inputs_give_the_moments_in_closed_form(alpha: float, beta: flo
     mean, second = (each.item() for each in mpelu.moments(alpha, beta))
     assert row.mean == pytest.approx(mean, abs=4e-3)
     assert row.variance == pytest.approx(second - mean**2, rel=1e-2)
-    assert row.linear_share == pytest.approx(0.5, abs=2e-3)
-    cutoff = math.log(0.01 / (alpha * beta)) / beta
-    expected = 0.5 * math.erfc(-cutoff / math.sqrt(2))
-    assert row.saturated_share == pytest.approx(expected, abs=1e-5 + 5 * expected**0.5 / 1000)
-    assert (row.dead_share, row.never_positive_share) == (0, 0)
+    assert row.signal == pytest.approx(row.variance, rel=1e-4)  # samples of one value
+    assert row.positive == pytest.approx(0.5, abs=2e-3)
+    assert (row.units, row.dead, row.saturated, row.linear, row.never_positive) == (1, 0, 0, 0, 0)
 
 
-def test_saturation_by_hand() -> None:
-    values = torch.tensor([[-5.0], [-4.7], [-4.5], [-1.0], [0.0], [3.0]])  # e^-4.605 = 0.01
-    assert only(nn.ELU(), values).saturated_share == pytest.approx(2 / 6)
-    assert only(nn.ReLU(), values).saturated_share == pytest.approx(5 / 6)
-    assert only(nn.LeakyReLU(0.1), values).saturated_share == 0
-    assert only(mpelu.MPELU(1, alpha=0.0), values).saturated_share == pytest.approx(5 / 6)
-    assert only(nn.ELU(), values).linear_share == pytest.approx(1 / 6)
+def test_units_by_hand() -> None:
+    # One unit is mostly where the slope is below 0.01, one sometimes, one on a straight part.
+    values = torch.tensor(
+        [[-5.0, -5.0, 1.0], [-4.7, -4.5, 2.0], [-4.5, -1.0, 3.0], [1.0, 0.5, 4.0]]
+    )
+    elu = only(nn.ELU(), values)  # e^-4.605 = 0.01
+    assert (elu.units, elu.dead, elu.positive) == (3, 0, 0.5)
+    assert (elu.saturated, elu.linear) == pytest.approx((1 / 3, 1 / 3))
+    assert only(nn.ReLU(), values).saturated is None  # flat on one side by design
+    assert only(nn.LeakyReLU(0.1), values).saturated == 0
 
 
-def test_saturation_by_channel() -> None:
+def test_units_are_channels_wherever_they_are() -> None:
     module = mpelu.MPELU(2, alpha=[1.0, 100.0])
-    assert only(module, torch.full((3, 2, 4, 4), -5.0)).saturated_share == 0.5
+    assert only(module, torch.full((3, 2, 4, 4), -5.0)).saturated == 0.5
+    tokens = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+    assert activation_statistics(tokens, torch.randn(4, 7, 6))[1].units == 5
 
 
 @pytest.mark.parametrize("module", [nn.Sigmoid(), nn.Tanh(), nn.GELU(), nn.Softplus(), nn.SiLU()])
 def test_slopes_of_other_activations_come_from_autograd(module: nn.Module) -> None:
-    values = torch.linspace(-9, 9, 501).reshape(-1, 1)
+    values = torch.linspace(-9, 9, 501).reshape(3, -1)
     leaf = values.clone().requires_grad_()
     module(leaf).sum().backward()
     row = only(module, values)
     assert row.kind == "activation"
     assert leaf.grad is not None
-    expected = (leaf.grad.abs() < 0.01).double().mean().item()
-    assert row.saturated_share == expected
-    assert 0 < expected < 1
+    flat = (leaf.grad.abs() < 0.01).double().mean(0) >= 0.5
+    assert row.saturated == flat.double().mean().item()
 
 
 def test_activations_of_the_user_are_recognized_by_behavior() -> None:
@@ -93,10 +96,43 @@ def test_activations_of_the_user_are_recognized_by_behavior() -> None:
 
     module = Square()
     row = only(module, torch.tensor([[0.001], [1.0], [-1.0]]))
-    assert row.kind == "activation"
-    assert row.saturated_share == pytest.approx(1 / 3)
-    assert module.calls == 1
+    assert (row.kind, row.positive) == ("activation", 2 / 3)
+    assert (row.dead, row.saturated, row.linear) == (0, None, None)
+    assert module.calls == 0  # left as it was
     assert only(SReLU(4), torch.randn(8, 4, 2, 2)).kind == "activation"
+
+
+def test_diagnosis_and_inspection_measure_the_same() -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.Tanh(),
+        nn.Conv2d(8, 8, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(128, 5),
+    )
+    with torch.no_grad():
+        model[0].weight[:4].mul_(100)
+        model[2].bias[:3] = -10
+    data = torch.randn(32, 3, 8, 8)
+    found = {row.name: row for row in diagnose(model, data).rows}
+    for row in activation_statistics(model, data.split([20, 5, 7])):
+        if row.kind == "other":
+            continue
+        same = found[row.name]
+        assert row.mean == pytest.approx(same.mean, rel=1e-9)
+        assert row.variance == pytest.approx(same.variance, rel=1e-9)
+        assert row.signal == pytest.approx(same.signal, rel=1e-9)
+        assert (row.units, row.dead) == (same.units, same.dead)
+        assert (row.saturated, row.linear) == (same.saturated, same.linear)
+    assert found["3"].dead == 3 / 8
+
+
+def test_the_signal_is_unknown_where_samples_are() -> None:
+    assert only(nn.Flatten(0, 1), torch.randn(4, 3)).signal is None
+    assert only(nn.ReLU(), torch.randn(1, 3)).signal is None
+    assert only(nn.ReLU(), [torch.randn(2, 3, 4, 4), torch.randn(2, 3, 5, 5)]).signal is None
 
 
 def test_infinite_masks_are_accepted() -> None:
@@ -108,18 +144,16 @@ def test_infinite_masks_are_accepted() -> None:
     assert only(Masked(), [(torch.ones(3, 2), mask)]).mean == 0.5
 
 
-def test_dead_channels() -> None:
+def test_dead_units() -> None:
     inputs = torch.tensor([[-1.0, -1.0, 2.0], [-3.0, -3.0, -1.0]])
-    inputs[:, 1] = -100.0
+    inputs[:, 1] = -200.0
     relu = only(nn.ReLU(), inputs)
-    assert [relu.dead_share, relu.never_positive_share] == pytest.approx([2 / 3] * 2)
+    assert (relu.dead, relu.never_positive) == pytest.approx((2 / 3, 2 / 3))
     elu = only(nn.ELU(), inputs)
-    assert elu.dead_share == pytest.approx(1 / 3)  # -1 throughout, saturated beyond float32
-    assert elu.never_positive_share == pytest.approx(2 / 3)
-    # A channel that comes alive in a later batch is not dead.
-    assert only(nn.ReLU(), [inputs[1:], torch.ones(1, 3)]).dead_share == 0
-    # One value a channel can't vary.
-    assert only(nn.ReLU(), inputs[:1]).dead_share is None
+    assert elu.dead == pytest.approx(1 / 3)  # -1 throughout, with slope zero in float32
+    assert elu.never_positive == pytest.approx(2 / 3)
+    # A unit that comes alive in a later batch is not dead.
+    assert only(nn.ReLU(), [inputs[1:], torch.ones(1, 3)]).dead == 0
 
 
 def test_kinds_in_order(network: nn.Module) -> None:
@@ -127,7 +161,7 @@ def test_kinds_in_order(network: nn.Module) -> None:
     kinds = ["conv", "norm", "activation", "pool", "dropout", "other", "linear"]
     assert [row.kind for row in rows] == kinds
     assert [row.name for row in rows] == [str(index) for index in range(7)]
-    assert rows[0].linear_share is rows[0].dead_share is rows[0].saturated_share is None
+    assert rows[0].positive is rows[0].linear is rows[0].dead is rows[0].saturated is None
     assert rows[0].count == 4 * 8 * 6 * 6
 
 
@@ -144,13 +178,13 @@ def test_any_split_into_batches_gives_the_same(
     generator = torch.Generator().manual_seed(seed)
     data = torch.randn(sum(sizes), 3, 2, generator=generator, dtype=torch.float64) + offset
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accumulators, "_CHUNK", chunk)
+        patch.setattr(layers, "_CHUNK", chunk)
         split = only(nn.ELU(), data.split(sizes))
     output = nn.functional.elu(data)
     assert split.mean == pytest.approx(output.mean().item(), rel=1e-12, abs=1e-13)
     assert split.variance == pytest.approx(output.var(correction=0).item(), rel=1e-9)
     assert split.count == data.numel()
-    assert split.linear_share == (data > 0).double().mean().item()
+    assert split.positive == (data > 0).double().mean().item()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -249,7 +283,7 @@ def test_keyword_and_positional_batches() -> None:
     one = torch.ones(2, 2)
     for batch in [(one, one), {"a": one, "b": one}]:
         row = only(Sum(), [batch])
-        assert (row.mean, row.linear_share) == (2.0, 1.0)
+        assert (row.mean, row.positive) == (2.0, 1.0)
 
 
 def test_chosen_layers_may_have_submodules(network: nn.Module) -> None:
@@ -275,7 +309,7 @@ def test_overflow_is_reported_as_such() -> None:
     nn.init.constant_(linear.weight, 1e38)
     rows = activation_statistics(nn.Sequential(linear, nn.ReLU()), torch.full((4, 2), 1e10))
     assert math.isinf(rows[0].mean) or math.isnan(rows[0].mean)
-    assert rows[1].linear_share == 1
+    assert rows[1].positive == 1
 
 
 @pytest.mark.parametrize(

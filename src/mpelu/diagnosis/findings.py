@@ -1,8 +1,8 @@
-"""What is wrong with a model, from its measurement: the worst first.
+"""Judges a measurement: what is wrong with a model, the worst first.
 
-Each function below says one thing about a model. `findings_of` has those that also judge the copies
-on which initializations are tried, `findings_about` those that are about the model itself: its
-parameters, its optimizer, and the parts that aren't seen.
+Each function below says one thing. `findings_of` judges inputs, signal, gradient and units, also on
+the copies on which initializations are tried. `findings_about` judges the model itself: its
+parameters, its optimizer, and the parts that aren't watched.
 """
 
 from __future__ import annotations
@@ -15,53 +15,57 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import learnable_parameters
-from mpelu.diagnosis.flow import layers_in_a_row
 from mpelu.diagnosis.measure import InputScale, Measurement
 from mpelu.diagnosis.report import DiagnosedLayer, Finding, number
-from mpelu.graph import layer_of
 
 LARGEST_INPUT = 1e6
 """Inputs are too large where their variance or mean square exceeds this."""
 LARGEST_PLAIN = 1e3
-"""And where their mean square exceeds this and the model has no norm; bytes have 2e4."""
+"""Without a norm in the model, inputs are too large where their mean square exceeds this. The mean
+square of bytes is 2e4."""
 SMALLEST_INPUT = 1e-6
 """Inputs differ too little where their variance is below this."""
 MOST_SPREAD = 300.0
-"""Standard deviation of a channel as a multiple of that of a quarter of the channels or more."""
+"""Channels are on different scales where the standard deviation of one exceeds that of at least a
+quarter of the channels by this factor."""
 
 LOST = 1e-6
 """The signal is lost where its variance, or its share of the mean square, falls below this by the
 last layer."""
 FADING = 1e-4
-"""It is lost from the first layer on after which it stays below this."""
+"""A lost signal is reported at the first layer after which it stays below this."""
 EXPLODED = 1e4
 """The signal has exploded where its variance, as a multiple of the input's, exceeds this in the
 last layer after growing over several layers."""
 GROWING = 1e2
+"""An exploded signal is reported at the first layer after which it stays above this."""
 OVERFLOWING = 1e10
-"""Variance that no layer may have: beyond it, half precision has overflowed."""
+"""The signal has exploded where any layer's variance exceeds this: half precision overflows."""
 VANISHED = 1e-5
-"""The gradient has vanished where a relative change of the first weights has this much less effect
-on the loss than one of the last."""
+"""The gradient has vanished where the effect of the first weights on the loss, as a multiple of the
+effect of the last, falls below this."""
 GRADIENT_EXPLODED = 1e4
+"""The gradient has exploded where this ratio exceeds this."""
 
 MOST_DEAD = 0.75
-"""Share of dead units in an activation from which on it is a problem."""
+"""A share of dead units from here on is a problem."""
 SOME_DEAD = 0.25
+"""A share of dead units from here on is worth a remark."""
 CHANCE = 1000
-"""Dead units are a problem where so many would be dead by chance at most once in so many times."""
+"""Dead units are a problem only if as many die by chance at most once in this many networks."""
 MOST_SATURATED = 0.8
+"""A share of saturated units from here on is a problem."""
 _NONLINEAR = ("softmax", "scaleddotproductattention", "mul", "maxpool", "amax", "bmm")
-"""In the names of functions and classes, as `Call.operation` has them."""
+"""Parts of the names of operations that aren't linear, as in `Call.operation`."""
 
 MOST_STEPS = 1e5
 """An activation's parameter hardly moves if a change by a tenth takes more steps than this."""
 DECAY_STEPS = 10_000
 """Steps over which decoupled weight decay is counted."""
 LEAST_LEFT = 0.8
-"""It is a problem where it leaves less than this of an activation's parameter after those."""
+"""Decoupled weight decay is a problem where it leaves less than this share of a parameter."""
 _FEWEST = 256
-"""Number of values from which on the distribution of a weight can be told."""
+"""Smallest number of values that shows how a weight is distributed."""
 _SHRINKING = ("scale", "rate", "shape")
 """Kinds of activations' parameters that should stay away from zero, such as alpha and beta."""
 _DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor)
@@ -70,7 +74,7 @@ _UNSEEN = (torch.jit.ScriptModule, nn.RNNBase, nn.RNNCellBase, nn.Bilinear)
 
 
 def findings_of(measured: Measurement) -> list[Finding]:
-    """Everything that inputs, signal, gradient and units tell, the worst first."""
+    """Returns what inputs, signal, gradient and units tell, the worst first."""
     inputs, broken = _inputs(measured), _non_finite(measured)
     if broken is not None:  # nothing behind it can be measured
         return [each for each in (inputs, broken) if each is not None]
@@ -91,7 +95,7 @@ def findings_of(measured: Measurement) -> list[Finding]:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Problems in their order, then remarks."""
+    """Sorts problems before remarks, and keeps their order otherwise."""
     return sorted(findings, key=lambda each: not each.is_problem)
 
 
@@ -105,7 +109,7 @@ def _more(count: int) -> str:
 
 
 def _inputs(measured: Measurement) -> Finding | None:
-    """Inputs on a scale that no weights are made for, unless the model changes it first."""
+    """Finds inputs on an unusual scale that the model doesn't change before its first layer."""
     given, fed = measured.inputs, measured.fed or measured.inputs
     has_norm = any(row.kind == "norm" for row in measured.rows.values())
     if _is_large(given) and _is_large(fed):
@@ -150,49 +154,42 @@ def _non_finite(measured: Measurement) -> Finding | None:
 
 
 def _detached(measured: Measurement) -> Finding | None:
-    """Layers that the output depends on, and whose weight no gradient reaches."""
-    flow, rows = measured.flow, measured.rows
+    """Finds layers that the output depends on although no gradient reaches their weight."""
+    rows = measured.rows
     taking = sorted({*measured.cut.values()} & rows.keys())
     lost = [index for index in taking if rows[index].kind == "layer"]
     if not lost:
         return None
     last = lost[-1]
-    cut = next((each for each in flow.cuts() if each >= last), last)
-    if cut == last:
+    stop = next((each for each in measured.stops if each >= last), last)
+    if stop == last:
         cause = "it runs without gradients, as under torch.no_grad"
     else:
-        cause = f"`{flow.calls[cut].name}` behind it stops it"
+        cause = f"`{measured.calls[stop].name}` behind it stops it"
     more = f", nor that of {len(lost) - 1} more," if len(lost) > 1 else ""
     text = f"no gradient reaches its weight{more} although the output depends on it: {cause}"
     return _at(rows[last], "detached", text)
 
 
 def _bypassed(measured: Measurement) -> Finding | None:
-    """A layer that learns from values whose layers don't learn from it.
+    """Finds a layer that learns from values whose layers don't learn from it.
 
-    A problem only if the same values also bypass it: a second head may be detached on purpose.
+    It is a problem only if the same values also bypass the stop: a second head may be detached on
+    purpose.
     """
-    flow = measured.flow
-    cuts = flow.cuts()
-    for index, row in measured.rows.items():
-        layer = layer_of(flow.calls[index])
-        if layer is None or not row.weight_gradient or flow.has_gradient(layer.fed):
-            continue
-        cut = max(flow.before([layer.fed]).intersection(cuts), default=None)
-        if cut is not None and flow.has_gradient(index):
-            kind = "detached" if flow.meets_itself(cut) else "remark"
-            name = flow.calls[cut].name
-            return _at(
-                row,
-                kind,
-                f"`{name}` before it stops the gradient, so that the layers there learn nothing "
-                "from it",
-            )
-    return None
+    found = measured.bypass
+    if found is None:
+        return None
+    return _at(
+        measured.rows[found.layer],
+        "detached" if found.is_mistake else "remark",
+        f"`{measured.calls[found.stop].name}` before it stops the gradient, so that the layers "
+        "there learn nothing from it",
+    )
 
 
 def _signal(measured: Measurement) -> Finding | None:
-    """Whether the signal is lost by the last layer, or has exploded, and from where on."""
+    """Finds where the signal is lost or explodes."""
     layers, given = measured.layers, measured.inputs.signal
     if not layers:
         return None
@@ -210,7 +207,7 @@ def _signal(measured: Measurement) -> Finding | None:
 
 
 def _start(layers: Sequence[DiagnosedLayer], holds: Callable[[DiagnosedLayer], bool]) -> int:
-    """The first layer after which something holds up to the last."""
+    """Returns the index of the first layer after which a condition holds up to the last."""
     start = len(layers) - 1
     while start > 0 and holds(layers[start - 1]):
         start -= 1
@@ -263,7 +260,7 @@ def _exploded(layers: Sequence[DiagnosedLayer], scale: float) -> Finding | None:
 
 
 def _gradient(measured: Measurement) -> Finding | None:
-    """Whether the gradient is lost on its way to the first layers, or explodes, and where."""
+    """Finds where the gradient vanishes or explodes on its way to the first layers."""
     rows = [row for row in measured.layers if row.weight_gradient is not None]
     for row in reversed(rows):
         if row.gradient == 0 and row.weight_gradient == 0:
@@ -319,10 +316,10 @@ def _dead(measured: Measurement) -> Finding | None:
 
 
 def _by_chance(row: DiagnosedLayer) -> bool:
-    """Whether so many dead units may be those whose sign happens to be negative.
+    """Whether chance explains the number of dead units.
 
-    Where the samples hardly differ, as after global pooling, every unit is either dead or linear,
-    each as likely as the other.
+    Where samples hardly differ, as after global pooling, a unit is dead or linear with equal
+    probability, by the sign of its input.
     """
     dead = round((row.units or 0) * (row.dead or 0.0))
     both = dead + round((row.units or 0) * (row.linear or 0.0))
@@ -345,14 +342,14 @@ def _saturated(measured: Measurement) -> Finding | None:
 
 
 def _without_activation(measured: Measurement) -> Finding | None:
-    """Layers that could be one; single ones may be meant, as between an encoder and its code."""
-    pairs, layers = layers_in_a_row(measured.flow.calls)
+    """Finds layers with nothing nonlinear in between. A single pair may be intended."""
+    pairs = measured.pairs
     if not pairs:
         return None
     first, second = (measured.rows[index] for index in pairs[0])
     return _at(
         first,
-        "linear" if 2 * len(pairs) > layers - 1 else "remark",
+        "linear" if 2 * len(pairs) > measured.candidates - 1 else "remark",
         f"nothing nonlinear comes between it and `{second.name}`, so the two could be one "
         f"layer{_more(len(pairs) - 1)}",
     )
@@ -362,7 +359,7 @@ def _on_a_line(measured: Measurement) -> Finding | None:
     rows = [row for row in measured.rows.values() if row.kind == "activation"]
     if not rows or any((row.linear or 0.0) < 0.99 or row.is_gate for row in rows):
         return None
-    names = {call.operation for call in measured.flow.calls}
+    names = {call.operation for call in measured.calls}
     if any(each in name for each in _NONLINEAR for name in names):
         return None
     text = "every activation works on a straight part of its curve, so the network is nearly linear"
@@ -375,13 +372,13 @@ def findings_about(
     optimizer: torch.optim.Optimizer | None,
     has_loss: bool,
 ) -> Iterator[Finding]:
-    """What keeps parameters from learning, and what wasn't measured as it is.
+    """Yields what keeps parameters from learning, and which parts weren't measured as they are.
 
     Args:
-        model: model that the findings are about.
-        measured: measurement of a copy of it.
-        optimizer: optimizer that trains it, if it is known.
-        has_loss: whether the gradients are those of a real loss, so that their size counts.
+        model: model to judge.
+        measured: measurement of a copy of the model.
+        optimizer: optimizer that trains the model, or None.
+        has_loss: whether the gradients come from a real loss, so that their size counts.
     """
     parameters, gradients = dict(model.named_parameters()), measured.parameters
     yield from _frozen(parameters)
@@ -415,7 +412,7 @@ def findings_about(
 
 
 def class_name(module: nn.Module) -> str:
-    """Name of a module's class, also of a scripted or traced module."""
+    """Returns the name of a module's class, also for a scripted or traced module."""
     return str(getattr(module, "original_name", type(module).__name__))
 
 
@@ -424,7 +421,7 @@ def _remark(text: str) -> Finding:
 
 
 def _stuck(names: Sequence[str], text: str) -> Iterator[Finding]:
-    """A finding about parameters, if there are any."""
+    """Yields a finding about parameters, if there are any."""
     if names:
         yield Finding(kind="parameters", text=f"{_names(names)} {text}", layer=names[0])
 
@@ -434,7 +431,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """The first three, and how many more there are."""
+    """Lists the first three, and says how many more there are."""
     shown = ", ".join(texts[:3])
     return f"{shown} and {len(texts) - 3} more" if len(texts) > 3 else shown
 
@@ -466,7 +463,7 @@ def _frozen(parameters: Mapping[str, nn.Parameter]) -> Iterator[Finding]:
 
 def _is_uniform(values: Tensor) -> bool:
     """Whether the values are uniformly distributed, as in torch's new layers and never in trained
-    ones: the fourth moment is 1.8 times the square of the second, and 3 times for a Gaussian."""
+    ones: the fourth moment is 1.8 times the squared second moment. For a Gaussian it is 3 times."""
     if values.dim() < 2 or values.numel() < _FEWEST or not values.is_floating_point():
         return False
     values = values.detach().double()
@@ -490,7 +487,7 @@ def _optimized(
     yield from _stuck(missing, "aren't in the optimizer, so they don't learn")
     unmoved = [name for name, group in groups.items() if group is not None and not _rate(group)]
     yield from _stuck(unmoved, "have learning rate 0, so they don't learn")
-    # Steps of SGD are in proportion to gradients, unlike those of Adam.
+    # SGD takes steps in proportion to gradients; Adam doesn't.
     is_plain = isinstance(optimizer, torch.optim.SGD)
     slow, decayed, left = [], [], {}
     for name, group in groups.items():
@@ -503,7 +500,7 @@ def _optimized(
             step = step * (size if has_loss else 1.0) / (1 - group.get("momentum", 0.0))
         if step == 0 or 0.1 * (value or 1.0) / step > MOST_STEPS:
             slow.append(name)
-        # A step takes lr times weight decay of a value away, whatever its gradient is.
+        # Each step takes lr * weight_decay of the value away, whatever the gradient.
         if group.get("decoupled_weight_decay", isinstance(optimizer, _DECOUPLED)):
             if learned[name] in _SHRINKING:
                 left[name] = max(0.0, 1 - _rate(group) * decay) ** DECAY_STEPS if value else 1.0
@@ -532,10 +529,10 @@ def _optimized(
 
 
 def _rate(group: Mapping[str, Any]) -> float:
-    """The learning rate; where a schedule has begun, at least the one that it started from."""
+    """Returns the learning rate, or the initial one of a schedule if that is larger."""
     return max(float(group["lr"]), float(group.get("initial_lr", 0.0)))
 
 
 def _size(values: Tensor) -> float:
-    """Root of the mean square."""
+    """Returns the root of the mean square."""
     return values.detach().double().square().mean().sqrt().item()

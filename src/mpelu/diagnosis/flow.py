@@ -1,145 +1,221 @@
-"""What the calls of a model tell: where values and gradients go, gates, layers in a row, rows of
-weights, and mistakes in arguments."""
+"""Follows values and gradients from call to call, and finds mistakes in the calls' arguments."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from mpelu.diagnosis.units import is_measurable
-from mpelu.graph import (
-    ARITHMETIC,
-    KINDS,
-    MIXES,
-    MOVES,
-    Call,
-    Layer,
-    Ref,
-    layer_of,
-    plain_name,
-    tensors_in,
-)
+from mpelu.diagnosis.quantities import is_measurable
+from mpelu.diagnosis.report import Finding
+from mpelu.graph import ARITHMETIC, KINDS, MIXES, MOVES, Call, Layer, Ref, Weights, tensors_in
+
+_CHANNEL_NORMS = {*KINDS["batch norm"], *KINDS["group norm"]}
+_STRAIGHT = {
+    *_CHANNEL_NORMS,
+    "identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout", "contiguous",
+    "flatten",
+}  # fmt: skip
+"""Operations between which two layers could still be one layer, by `Call.operation`."""
 
 
-@dataclass(frozen=True)
+class Bypass(NamedTuple):
+    """A layer that learns from values whose layers don't learn from it."""
+
+    layer: int
+    """Index of the layer's call."""
+    stop: int
+    """Index of the call before it that stops the gradient."""
+    is_mistake: bool
+    """Whether the same values also bypass the stop. A second head may be detached on purpose."""
+
+
 class Flow:
-    """Where values and gradients go from call to call."""
+    """The way of values and gradients from call to call. Methods refer to calls by index.
 
-    calls: Sequence[Call]
-    graded: Mapping[int, bool]
-    """Whether the output of a call has a gradient, by the call's id; only of real numbers."""
+    Args:
+        calls: calls of a pass.
+        layers: layers by the index of their call.
+        graded: whether the output of a call has a gradient, by index. Only calls that return real
+            numbers are in it.
+    """
 
-    def sources(self, index: int) -> tuple[int, ...]:
-        """The calls whose values come out of a call."""
-        call = self.calls[index]
-        kind = call.kind
-        if kind in MIXES or call.name == "setitem":
-            return call.fed_by
-        has_numbers = id(call) in self.graded or call.shape is None
-        return call.fed_by[:1] if has_numbers and kind != "create" else ()
+    def __init__(
+        self, calls: Sequence[Call], layers: Mapping[int, Layer], graded: Mapping[int, bool]
+    ) -> None:
+        self.calls, self.layers, self.graded = calls, layers, graded
 
-    def before(self, ends: Iterable[int]) -> set[int]:
-        """The calls whose values reach one of some calls, including these."""
-        found = set(ends)
-        for index in range(max(found, default=-1), -1, -1):
-            if index in found:
-                found.update(self.sources(index))
+    @cached_property
+    def gates(self) -> set[int]:
+        """The calls whose output is multiplied by another tensor."""
+        found = set()
+        for call in self.calls:
+            tensors = [each for each in call.args if isinstance(each, (Ref, Tensor))]
+            if call.kind == "multiply" and len(tensors) > 1:
+                for index in call.fed_by:
+                    while self.calls[index].kind in (*MOVES, "copy") and isinstance(
+                        source := self.calls[index].argument(0, "input"), Ref
+                    ):  # behind views and reshapes
+                        index = source.index
+                    found.add(index)
         return found
 
-    def after(self, start: int, without: int = -1) -> set[int]:
-        """The calls that a call's values reach, including itself, but not through another."""
-        found = {start}
-        for index in range(start + 1, len(self.calls)):
-            if index != without and not found.isdisjoint(self.sources(index)):
-                found.add(index)
+    @cached_property
+    def followed(self) -> set[int]:
+        """The calls whose output reaches the weight of a later call."""
+        found: set[int] = set()
+        for index in reversed(range(len(self.calls))):
+            target = self.calls[index].target
+            if index in found or (
+                any(each.dim() > 1 for each in target.parameters())
+                if isinstance(target, nn.Module)
+                else index in self.layers
+            ):
+                found.update(self.calls[index].fed_by)
         return found
 
-    def has_gradient(self, index: int) -> bool:
-        """Whether the output of a call has one; several outputs have one if their inputs have."""
-        known = self.graded.get(id(self.calls[index]))
-        if known is None:
-            return any(self.has_gradient(each) for each in self.sources(index))
-        return known
-
-    def cuts(self) -> list[int]:
+    def stops(self) -> list[int]:
         """The calls that take values with a gradient and return values without one."""
         return [
             index
             for index, call in enumerate(self.calls)
-            if self.graded.get(id(call)) is False
+            if self.graded.get(index) is False
             and (
-                any(each.requires_grad for each in tensors_of(call))
-                or any(self.has_gradient(each) for each in self.sources(index))
+                any(each.requires_grad for each in _tensors_of(call))
+                or any(self._has_gradient(each) for each in self._sources(index))
             )
         ]
 
-    def meets_itself(self, cut: int) -> bool:
-        """Whether the output of a cut meets values that bypass it, as in x + f(x.detach()).
+    def cut_off(self, lost: set[str], ends: Iterable[int], weights: Weights) -> dict[str, int]:
+        """Returns the call that takes each parameter without a gradient that the output depends on.
+
+        Args:
+            lost: parameters without a gradient.
+            ends: calls that return the output.
+            weights: the model's weights.
+        """
+        found: dict[str, int] = {}
+        for index in sorted(self._before(ends)) if lost else ():
+            names = {weights.name(each) for each in _tensors_of(self.calls[index], recurse=True)}
+            found.update((name, index) for name in names if name in lost)
+        return found
+
+    def bypass(self, learning: Iterable[int]) -> Bypass | None:
+        """Returns the first layer that learns from values whose layers don't learn from it.
+
+        Args:
+            learning: layers whose weight has a gradient.
+        """
+        stops = self.stops()
+        for index in learning:
+            fed = self.layers[index].fed
+            if self._has_gradient(fed):
+                continue
+            stop = max(self._before([fed]).intersection(stops), default=None)
+            if stop is not None and self._has_gradient(index):
+                return Bypass(index, stop, self._meets_itself(stop))
+        return None
+
+    def _sources(self, index: int) -> tuple[int, ...]:
+        """Returns the calls whose values come out of a call."""
+        call = self.calls[index]
+        if call.kind in MIXES or call.name == "setitem":
+            return call.fed_by
+        has_numbers = index in self.graded or call.shape is None
+        return call.fed_by[:1] if has_numbers and call.kind != "create" else ()
+
+    def _before(self, ends: Iterable[int]) -> set[int]:
+        """Returns the given calls, and all whose values reach them."""
+        found = set(ends)
+        for index in range(max(found, default=-1), -1, -1):
+            if index in found:
+                found.update(self._sources(index))
+        return found
+
+    def _after(self, start: int, without: int = -1) -> set[int]:
+        """Returns a call and those that its values reach, leaving out paths through `without`."""
+        found = {start}
+        for index in range(start + 1, len(self.calls)):
+            if index != without and not found.isdisjoint(self._sources(index)):
+                found.add(index)
+        return found
+
+    def _has_gradient(self, index: int) -> bool:
+        """Whether the output of a call has a gradient. Tuples have one if their inputs do."""
+        known = self.graded.get(index)
+        if known is None:
+            return any(self._has_gradient(each) for each in self._sources(index))
+        return known
+
+    def _meets_itself(self, stop: int) -> bool:
+        """Whether the output of a stop meets values that bypass it, as in x + f(x.detach()).
 
         Straight-through estimators add and subtract such values too, with no layer in between.
         """
-        behind = self.after(cut)
+        behind = self._after(stop)
         beside = {
             index
-            for source in self.sources(cut)
-            if self.has_gradient(source)
-            for index in self.after(source, without=cut)
+            for source in self._sources(stop)
+            if self._has_gradient(source)
+            for index in self._after(source, without=stop)
         } - behind
         return any(
-            self.calls[index].kind in ARITHMETIC and not beside.isdisjoint(self.sources(index))
+            self.calls[index].kind in ARITHMETIC and not beside.isdisjoint(self._sources(index))
             for index in behind
         )
 
+    def layers_in_a_row(self) -> tuple[list[tuple[int, int]], int]:
+        """Returns pairs of layers that could be one layer, and the number of candidates.
 
-def tensors_of(call: Call, *, recurse: bool = False) -> list[Tensor]:
-    """The parameters of a call's module, and the tensors among its arguments."""
+        Nothing nonlinear comes between the two, nothing else takes the values in between, and the
+        first has at least as many outputs as their product has rank. Low ranks, grouped or
+        separable convolutions and convolutions of different shapes are taken to be intended.
+        """
+        uses = Counter(index for call in self.calls for index in call.fed_by)
+        dense = {index: layer for index, layer in self.layers.items() if _is_dense(layer)}
+        pairs = []
+        for index, layer in dense.items():
+            fed, between = layer.fed, set()
+            while uses[fed] == 1 and self.calls[fed].operation in _STRAIGHT:
+                between.add(self.calls[fed].operation)
+                fed = self.calls[fed].fed_by[0]
+            first = dense.get(fed)
+            if first is None or uses[fed] != 1 or ("flatten" in between and not first.kernel):
+                continue  # tokens behind a linear layer may be flattened for the next
+            has_norm = not between.isdisjoint(_CHANNEL_NORMS)
+            # Blocks that end in a norm and continue wider are the bottlenecks of MobileNets.
+            rank = layer.out_channels if has_norm else min(first.fan_in, layer.out_channels)
+            if first.out_channels >= rank:
+                pairs.append((fed, index))
+        return pairs, len(dense)
+
+
+def _tensors_of(call: Call, *, recurse: bool = False) -> list[Tensor]:
+    """Returns the parameters of a call's module, and the tensors among its arguments."""
     target = call.target
     own = target.parameters(recurse) if isinstance(target, nn.Module) else ()
     return [*own, *tensors_in((call.args, call.kwargs))]
 
 
-def gates_of(calls: Sequence[Call]) -> set[int]:
-    """Ids of the calls whose output is multiplied with another tensor."""
-    found = set()
-    for call in calls:
-        tensors = [each for each in call.args if isinstance(each, (Ref, Tensor))]
-        if call.kind == "multiply" and len(tensors) > 1:
-            for index in call.fed_by:
-                while calls[index].kind in (*MOVES, "copy") and isinstance(
-                    source := calls[index].argument(0, "input"), Ref
-                ):  # behind views and reshapes
-                    index = source.index
-                found.add(id(calls[index]))
-    return found
-
-
-def followed_by_layers(calls: Sequence[Call]) -> set[int]:
-    """Ids of the calls whose output reaches the weight of a later call."""
-    found: set[int] = set()
-    for call in reversed(calls):
-        target = call.target
-        if id(call) in found or (
-            any(each.dim() > 1 for each in target.parameters())
-            if isinstance(target, nn.Module)
-            else layer_of(call) is not None
-        ):
-            found.update(id(calls[index]) for index in call.fed_by)
-    return found
+def _is_dense(layer: Layer) -> bool:
+    """Whether a layer's weight is trained and connects everything with everything."""
+    if not layer.is_standard or layer.transposed or layer.groups > 1:
+        return False
+    return layer.weight.requires_grad and len({*layer.kernel}) < 2
 
 
 def has_equal_rows(layer: Layer) -> bool:
-    """Whether the weights of all outputs are the same, and not zero.
+    """Whether all outputs of a layer have the same weights, other than zero.
 
     Outputs of different groups see different inputs, so rows are compared within each group.
     """
     if not layer.weight.requires_grad or layer.out_channels < 2:
         return False
     weight = layer.weight.detach()
-    if not layer.is_standard:  # which of its dimensions the outputs are isn't known
+    if not layer.is_standard:  # any of its dimensions may hold the outputs
         rows = weight.reshape(1, -1, 1)
     elif layer.transposed:
         rows = weight.movedim(1, 0).reshape(1, weight.size(1), -1)
@@ -150,61 +226,19 @@ def has_equal_rows(layer: Layer) -> bool:
     return bool((rows == rows[:, :1]).all() and rows.any())
 
 
-_CHANNEL_NORMS = {*KINDS["batch norm"], *KINDS["group norm"]}
-_STRAIGHT = {
-    *_CHANNEL_NORMS,
-    "identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout", "contiguous",
-    "flatten",
-}  # fmt: skip
-"""Operations that may stand between two layers that could be one, as `Call.operation` has them."""
+def mistake_in(call: Call, subject: str, batch: int) -> Finding | None:
+    """Returns what is certainly wrong with the arguments of a call, or None.
 
-
-def layers_in_a_row(calls: Sequence[Call]) -> tuple[list[tuple[int, int]], int]:
-    """Indices of pairs of layers that could be one layer, and the number of candidates.
-
-    Nothing nonlinear comes between them, nothing else takes what does, and the first has at least
-    as many outputs as their product has rank: a low rank, grouped or separable convolutions and
-    convolutions of another shape are on purpose.
+    Args:
+        call: call of an operation in `CHECKS`, with tensors as its arguments.
+        subject: beginning of the sentence.
+        batch: number of samples.
     """
-    uses = Counter(index for call in calls for index in call.fed_by)
-    dense = {index: layer for index, call in enumerate(calls) if (layer := _dense(call))}
-    pairs = []
-    for index, layer in dense.items():
-        fed, between = layer.fed, set()
-        while uses[fed] == 1 and calls[fed].operation in _STRAIGHT:
-            between.add(calls[fed].operation)
-            fed = calls[fed].fed_by[0]
-        first = dense.get(fed)
-        if first is None or uses[fed] != 1 or ("flatten" in between and not first.kernel):
-            continue  # tokens behind a linear layer may be flattened for the next
-        has_norm = not between.isdisjoint(_CHANNEL_NORMS)
-        # Blocks that end in a norm and continue wider are the bottlenecks of MobileNets.
-        rank = layer.out_channels if has_norm else min(first.fan_in, layer.out_channels)
-        if first.out_channels >= rank:
-            pairs.append((fed, index))
-    return pairs, len(dense)
-
-
-def _dense(call: Call) -> Layer | None:
-    """The layer of a call, if its weight is trained and connects everything with everything."""
-    layer = layer_of(call)
-    if layer is None or not layer.is_standard or layer.transposed or layer.groups > 1:
-        return None
-    return layer if layer.weight.requires_grad and len({*layer.kernel}) < 2 else None
-
-
-def mistake_in(
-    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], batch: int
-) -> tuple[str, str] | None:
-    """A kind of finding and a sentence, if an argument of a function is certainly wrong."""
-    found = _CHECKS.get(plain_name(target))
-    call = Call("", target, args, kwargs)
+    kind, check = CHECKS[call.operation]
     values = call.argument(0, "input")
-    if found is None or not isinstance(values, Tensor) or not is_measurable(values):
-        return None
-    kind, check = found
-    text = check(call, values, batch)
-    return (kind, text) if text else None
+    is_checked = isinstance(values, Tensor) and is_measurable(values)
+    text = check(call, values, batch) if is_checked else ""
+    return Finding(kind=kind, text=f"{subject}: {text}") if text else None
 
 
 def _over_batch(call: Call, values: Tensor, batch: int) -> str:
@@ -246,9 +280,9 @@ def _are_probabilities(values: Tensor) -> bool:
     return bool(((total - 1).abs() < 1e-2).all())
 
 
-_CHECKS: dict[str, tuple[str, Callable[[Call, Tensor, int], str]]] = {
+CHECKS: dict[str, tuple[str, Callable[[Call, Tensor, int], str]]] = {
     **dict.fromkeys(["softmax", "logsoftmax"], ("softmax", _over_batch)),
     **dict.fromkeys(["crossentropy", "crossentropyloss"], ("loss", _of_probabilities)),
     "nllloss": ("loss", _of_scores),
 }
-"""Kind of finding and check, by the name of a function or class as `Call.operation` has it."""
+"""Kind of finding and check, by `Call.operation`."""

@@ -1,4 +1,4 @@
-"""One forward and backward pass of a model, and a row for each layer, norm and activation."""
+"""Measures a forward and a backward pass: a row for each layer, norm and activation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from mpelu.diagnosis.flow import (
-    Flow,
-    followed_by_layers,
-    gates_of,
-    has_equal_rows,
-    mistake_in,
-    tensors_of,
+from mpelu.diagnosis.flow import CHECKS, Bypass, Flow, has_equal_rows, mistake_in
+from mpelu.diagnosis.quantities import (
+    Moments,
+    UnitShares,
+    is_measurable,
+    mean_square,
+    units_of_call,
 )
 from mpelu.diagnosis.report import DiagnosedLayer, Finding
-from mpelu.diagnosis.units import UnitCounter, activation_of, is_measurable, unit_axis
 from mpelu.graph import (
     NORM_KINDS,
     Call,
@@ -46,42 +45,7 @@ _OPENED_STD, _ROUNDS = 0.02, 4
 
 
 class DiagnosisError(ValueError):
-    """Why a model can't be diagnosed, as a whole message."""
-
-
-def moments(values: Tensor, batch: int) -> tuple[float, float, float]:
-    """Mean, population variance, and variance between samples (the signal), in float64.
-
-    Takes the mean first and then the squares of what is left. This is as exact as torch.var, and
-    many times faster along the first dimension.
-
-    Args:
-        values: tensor of real numbers.
-        batch: number of samples; 1 if they can't be told apart.
-    """
-    samples = _by_sample(values.detach().double(), batch)
-    means = samples.mean(0)
-    mean = means.mean()
-    between = (means - mean).square_().mean()
-    count = len(samples)
-    if count == 1:
-        return mean.item(), between.item(), between.item()
-    inside = (samples - means).square_().mean()
-    return mean.item(), (inside + between).item(), (inside * (count / (count - 1))).item()
-
-
-def _by_sample(values: Tensor, batch: int) -> Tensor:
-    """As [batch, values of a sample], or [1, values] where samples can't be told apart."""
-    if batch > 1 and values.size(0) % batch == 0:  # also windows or heads folded into the batch
-        return values.reshape(batch, -1)
-    if batch > 1 and values.dim() > 1 and values.size(1) == batch:
-        return values.transpose(0, 1).reshape(batch, -1)
-    return values.reshape(1, -1)
-
-
-def mean_square(values: Tensor) -> float:
-    """Mean square in float64; the size of a gradient."""
-    return values.detach().double().square().mean().item()
+    """The reason why a model can't be diagnosed, as a whole message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,20 +57,36 @@ class InputScale:
     square: float = 1.0
     """Mean square; 1 for tokens."""
     spread: float = 1.0
-    """Standard deviation of the channel that varies most, divided by that of one that varies
-    little: more than three quarters of the channels vary more. 1 if it isn't known."""
+    """Standard deviation of the channel that varies most, divided by the lower quartile of the
+    standard deviations. 1 if it isn't known."""
 
 
-def batch_size(inputs: Inputs) -> int:
-    """Size of the first dimension."""
-    return next((len(each) for each in tensors_in(arguments(inputs)) if each.dim() > 0), 1)
+class Batch:
+    """The inputs, targets and loss to measure a model with.
+
+    Args:
+        inputs: inputs with at least two samples.
+        targets: targets of the loss, or None.
+        loss: function from the output, and the targets if given, to a scalar. The default is cross
+            entropy for integer targets and the mean squared error for floating-point targets;
+            without targets, a random direction of the output.
+    """
+
+    def __init__(self, inputs: Inputs, targets: Any, loss: Loss | None) -> None:
+        self.inputs, self.targets, self.loss = inputs, targets, loss
+        tensors = tensors_in(arguments(inputs))
+        self.size = next((len(each) for each in tensors if each.dim() > 0), 1)
+        """Size of the first dimension."""
+        self.scale = _scale_of_inputs(tensors, self.size)
+        self.shapes = {each.shape for each in tensors}
+        self.has_loss = targets is not None or loss is not None
+        """Whether gradients come from a real loss, so that their size counts."""
 
 
-def _input_scale(inputs: Inputs) -> InputScale:
-    """Scale of the first input that differs between samples; others may be masks or constants."""
-    batch = batch_size(inputs)
+def _scale_of_inputs(tensors: Sequence[Tensor], batch: int) -> InputScale:
+    """Returns the scale of the first input that differs between samples. Others may be masks."""
     has_tokens = False
-    for each in tensors_in(arguments(inputs)):
+    for each in tensors:
         if is_measurable(each):
             scale = _scale_of(each, batch)
             if scale.signal > 0:
@@ -118,12 +98,12 @@ def _input_scale(inputs: Inputs) -> InputScale:
 
 
 def _scale_of(values: Tensor, batch: int) -> InputScale:
-    mean, variance, signal = moments(values, batch)
-    return InputScale(signal=signal, square=variance + mean**2)
+    found = Moments.of(values, batch)
+    return InputScale(signal=found.signal, square=found.variance + found.mean**2)
 
 
 def _spread_of(values: Tensor, axis: int) -> float:
-    """How much the standard deviations of channels differ; constant channels don't count."""
+    """Returns the ratio in `InputScale.spread`. Constant channels don't count."""
     channels = values.detach().double().movedim(axis, 0).flatten(1)
     deviations = channels.std(1, correction=0)
     varying = deviations[deviations > 0].sort().values
@@ -132,52 +112,52 @@ def _spread_of(values: Tensor, axis: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Everything that a pass tells about a model."""
+    """What a forward and a backward pass tell about a model."""
 
+    calls: Sequence[Call]
     rows: Mapping[int, DiagnosedLayer]
-    """By the index of their call, in order."""
+    """By the index of the call, in order."""
+    layers: Sequence[DiagnosedLayer]
+    """The rows of layers with a weight."""
     inputs: InputScale
     fed: InputScale | None
-    """Scale of what the first layer takes: the inputs, or what the model makes of them."""
+    """Scale of the first layer's input: the model's inputs, or what it computes from them."""
     loss: float
-    flow: Flow
+    mistakes: Sequence[Finding]
+    """Mistakes in the arguments of calls and of the loss."""
+    parameters: Mapping[str, Tensor | None]
+    """Gradient of each trained parameter; None if no output depends on it."""
     cut: Mapping[str, int]
     """Trained parameters that no gradient reaches although the output depends on them, and the
     index of the call that takes each."""
-    mistakes: Sequence[Finding]
-    """What is wrong with the arguments of single calls, or of the loss."""
-    parameters: Mapping[str, Tensor | None]
-    """Gradient of each trained parameter; None if no output depends on it."""
+    stops: Sequence[int]
+    """Indices of the calls that stop the gradient."""
+    bypass: Bypass | None
+    """The first layer that learns from values whose layers don't learn from it."""
+    pairs: Sequence[tuple[int, int]]
+    """Indices of pairs of layers that could be one layer."""
+    candidates: int
+    """Number of layers that could be in such a pair."""
     opened: Sequence[str] = ()
-    """Weights that are zero, and were measured with small random values."""
-
-    @property
-    def layers(self) -> list[DiagnosedLayer]:
-        """The rows of layers with a weight."""
-        return [row for row in self.rows.values() if row.kind == "layer"]
+    """Weights that are zero, and that were measured with small random values instead."""
 
 
-def measure(probe: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -> Measurement:
-    """Measures a copy of a model, and opens its zero-initialized weights.
+def measure(probe: nn.Module, batch: Batch) -> Measurement:
+    """Measures a copy of a model. Overwrites zero-initialized weights of the copy.
 
-    Trained batch norm uses the statistics of the batch, and dropout is off. A head, a branch's last
-    norm or its scale may start at zero, by design: it gets a gradient, and the layers before it get
-    theirs from the second step on. Such weights get small random values before everything is
-    measured.
+    Trained batch norm uses the statistics of the batch, and dropout is off. By design, a head or a
+    branch's last norm or scale may start at zero: it has a gradient, while the layers before it
+    have none until it has moved. Such weights get small random values before the final measurement.
 
     Args:
         probe: copy of a model, not wrapped.
-        inputs: at least two samples.
-        targets: targets of the loss, or None.
-        loss: maps the output, and the targets if given, to a scalar. The default is cross entropy
-            for integer targets and the mean squared error for floating-point targets. Without
-            targets it is a random direction of the output.
+        batch: inputs, targets and loss.
     """
-    # From a pass of its own, because only what takes a tensor may tell where its channels are. With
-    # a graph, as in `_measure`.
-    channels = find_channels(record(probe, inputs, finish=lambda _: None)[0])
+    # Takes a pass of its own, because a later call may tell where a tensor's channels are. The pass
+    # builds a graph, so that its calls are the same as in `_measure`.
+    channels = find_channels(record(probe, batch.inputs, finish=lambda _: None)[0])
     opened: list[str] = []
-    measured = _measure(probe, inputs, targets, loss, channels)
+    measured = _measure(probe, batch, channels)
     generator = torch.Generator().manual_seed(0)
     for _ in range(_ROUNDS):
         parameters = dict(probe.named_parameters())
@@ -196,19 +176,13 @@ def measure(probe: nn.Module, inputs: Inputs, targets: Any, loss: Loss | None) -
             for name in closed:
                 small = torch.randn(parameters[name].shape, generator=generator) * _OPENED_STD
                 parameters[name].copy_(small)
-        measured = _measure(probe, inputs, targets, loss, channels)
+        measured = _measure(probe, batch, channels)
     return replace(measured, opened=opened)
 
 
-def _measure(
-    model: nn.Module,
-    inputs: Inputs,
-    targets: Any,
-    loss: Loss | None,
-    channels: Sequence[Channels | None],
-) -> Measurement:
+def _measure(model: nn.Module, batch: Batch, channels: Sequence[Channels | None]) -> Measurement:
     weights = Weights(model)
-    observer = _Observer(weights, inputs, channels)
+    observer = _Observer(weights, batch, channels)
     ends: set[int] = set()
     losses: list[float] = []
     trained: dict[str, nn.Parameter] = {}
@@ -219,111 +193,111 @@ def _measure(
         tensors = tensors_in(output)
         ends.update(observer.makers[each] for each in tensors if each in observer.makers)
         outputs = [each for each in tensors if each.is_floating_point() and each.requires_grad]
-        has_samples = any(len(each) == observer.batch for each in outputs if each.dim())
-        with _LossWatcher(observer.batch) as watcher:
-            value = _loss_of(output, outputs, targets, loss)
-        kept = [each for each in observer.mistakes if has_samples or each.kind != "softmax"]
-        observer.mistakes = [*kept, *watcher.mistakes]
+        if not any(len(each) == batch.size for each in outputs if each.dim()):
+            observer.mistakes = [each for each in observer.mistakes if each.kind != "softmax"]
+        value = _loss_of(output, outputs, batch, observer.mistakes)
         losses.append(value.item())
         gradients.update(_gradients(value, outputs, trained))
 
     calls, weights = record(
-        model, inputs, observer.before, observer.after, weights=weights, finish=finish
+        model, batch.inputs, observer.before, observer.after, weights=weights, finish=finish
     )
     predicted = _predicted(calls, weights)
-    followed, gates = followed_by_layers(calls), gates_of(calls)
+    index = {id(call): each for each, call in enumerate(calls)}
+    flow = Flow(
+        calls,
+        {index[each]: layer for each, layer in observer.layers.items()},
+        {index[each]: graded for each, graded in observer.graded.items()},
+    )
     rows = {}
-    for index, call in enumerate(calls):
-        entry = observer.observed.get(id(call))
-        if entry is not None:
-            row, is_followed = entry.row, id(call) in followed
-            gradient = None if entry.weight is None else gradients.get(entry.weight)
-            rows[index] = replace(
-                row,
-                share=row.share if is_followed else entry.share,
-                gradient=sum(entry.gradients) if entry.gradients else None,
-                weight_gradient=None
-                if gradient is None or entry.weight is None
-                else _norm(gradient) * _norm(trained[entry.weight]),
-                predicted=None if entry.weight is None else predicted.get(entry.weight),
-                is_gate=row.kind == "activation" and id(call) in gates,
-                is_symmetric=is_followed
-                and entry.layer is not None
-                and has_equal_rows(entry.layer),
-            )
-    flow = Flow(calls, observer.graded)
+    for at, entry in ((index[each], entry) for each, entry in observer.observed.items()):
+        layer, weight, is_followed = flow.layers.get(at), entry.weight, at in flow.followed
+        gradient = None if weight is None else gradients.get(weight)
+        rows[at] = replace(
+            entry.row,
+            share=entry.row.share if is_followed else entry.share,
+            gradient=sum(entry.gradients) if entry.gradients else None,
+            weight_gradient=None
+            if gradient is None or weight is None
+            else _norm(gradient) * _norm(trained[weight]),
+            predicted=None if weight is None else predicted.get(weight),
+            is_gate=entry.row.kind == "activation" and at in flow.gates,
+            is_symmetric=is_followed and layer is not None and has_equal_rows(layer),
+        )
+    pairs, candidates = flow.layers_in_a_row()
+    lost = {name for name, each in gradients.items() if each is None}
     return Measurement(
+        calls=calls,
         rows=rows,
-        inputs=_input_scale(inputs),
+        layers=[row for row in rows.values() if row.kind == "layer"],
+        inputs=batch.scale,
         fed=observer.fed,
         loss=losses[0],
-        flow=flow,
-        cut=_cut_off(flow, ends, weights, gradients),
         mistakes=observer.mistakes,
         parameters=gradients,
+        cut=flow.cut_off(lost, {index[each] for each in ends}, weights),
+        stops=flow.stops(),
+        bypass=flow.bypass(each for each, row in rows.items() if row.weight_gradient),
+        pairs=pairs,
+        candidates=candidates,
     )
 
 
 @dataclass(slots=True)
 class _Observed:
-    """What is known of a call before the backward pass."""
+    """What the forward pass tells about a call."""
 
     row: DiagnosedLayer
-    layer: Layer | None
     weight: str | None
     share: float
-    """Of the row, without the bias."""
+    """Share of the row, leaving out the bias."""
     gradients: list[float] = field(default_factory=list)
 
 
 class _Observer:
-    """Measures every call of a pass as it happens."""
+    """Measures every call of a pass as it happens. Its dictionaries are keyed by id(call)."""
 
-    def __init__(
-        self, weights: Weights, inputs: Inputs, channels: Sequence[Channels | None]
-    ) -> None:
-        self.batch = batch_size(inputs)
+    def __init__(self, weights: Weights, batch: Batch, channels: Sequence[Channels | None]) -> None:
         self.observed: dict[int, _Observed] = {}
-        """By the id of the call."""
-        self.fed: InputScale | None = None
+        self.layers: dict[int, Layer] = {}
         self.graded: dict[int, bool] = {}
-        """Whether the output of a call has a gradient, by the id of the call."""
+        """Whether the output of a call has a gradient."""
         self.makers = WeakTensorKeyDictionary()
-        """The id of the call that returned a tensor last."""
+        """The id of the last call that returned a tensor, by tensor."""
+        self.fed: InputScale | None = None
         self.mistakes: list[Finding] = []
-        self._weights, self._channels = weights, channels
-        self._shapes = {each.shape for each in tensors_in(arguments(inputs))}
-        self._units: UnitCounter | None = None
+        self._weights, self._batch, self._channels = weights, batch, channels
+        self._units: UnitShares | None = None
+        self._layer: Layer | None = None
         self._count, self._last = 0, "the input"
 
     def before(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with torch._C.DisableTorchFunction():  # so that measuring isn't watched, which is slow
-            self._units = None
-            activation = activation_of(call, args, kwargs)
-            if activation is not None:
-                axis = unit_axis(call, activation.values.dim(), self._channels)
-                self._units = UnitCounter(activation.function, axis, is_known=activation.is_known)
-                self._units.add(activation.values)
-            elif self.fed is None and (layer := layer_of(call)) is not None:
-                self.fed = self._scale_of_data(tensors_in((args, kwargs)), layer)
-            mistake = mistake_in(call.target, args, kwargs, self.batch)
+        with torch._C.DisableTorchFunction():  # measuring isn't watched: that is slow
+            self._units = units_of_call(call, args, kwargs, self._channels)
+            self._note(call, args, kwargs)
+
+    def _note(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the layer of a call, what the first layer takes, and mistakes in arguments."""
+        self._layer = layer_of(call)
+        if self.fed is None and self._units is None and self._layer is not None:
+            self.fed = self._scale_of_data(tensors_in((args, kwargs)), self._layer)
+        if call.operation in CHECKS:
+            name, called = self._name(call, None), replace(call, args=args, kwargs=kwargs)
+            mistake = mistake_in(called, f"`{name}`", self._batch.size)
             if mistake is not None:
-                name = self._name(call, None)
-                text = f"`{name}`: {mistake[1]}"
-                self.mistakes.append(
-                    Finding(kind=mistake[0], text=text, layer=name, position=self._count)
-                )
+                self.mistakes.append(replace(mistake, layer=name, position=self._count))
 
     def _scale_of_data(self, tensors: Sequence[Tensor], layer: Layer) -> InputScale | None:
-        """The scale of the first tensor that isn't a parameter."""
-        data = [each for each in tensors if is_measurable(each) and not self._weights.name(each)]
-        if not data:
+        """Returns the scale of the first tensor that isn't a parameter."""
+        unnamed = [each for each in tensors if self._weights.name(each) is None]
+        data = next((each for each in unnamed if is_measurable(each)), None)
+        if data is None:
             return None
-        scale = _scale_of(data[0], self.batch)
-        axis = data[0].dim() - len(layer.kernel) - 1
-        # Of what a model has computed, such as sines of a time, some channels may hardly vary.
-        is_input = axis > 0 and data[0].shape in self._shapes
-        return replace(scale, spread=_spread_of(data[0], axis)) if is_input else scale
+        scale = _scale_of(data, self._batch.size)
+        axis = data.dim() - len(layer.kernel) - 1
+        # Some channels of computed inputs, such as sines of a time, may hardly vary.
+        is_input = axis > 0 and data.shape in self._batch.shapes
+        return replace(scale, spread=_spread_of(data, axis)) if is_input else scale
 
     def after(self, call: Call, output: Tensor, run: Any) -> Tensor:
         with torch._C.DisableTorchFunction():
@@ -334,8 +308,9 @@ class _Observer:
         if output.is_floating_point() or output.is_complex():
             self.graded[id(call)] = output.requires_grad
         self.makers[output] = id(call)
-        layer = layer_of(call)
+        layer = self._layer
         if layer is not None:
+            self.layers[id(call)] = layer
             kind = "layer"
         elif self._units is not None:
             kind = "activation"
@@ -343,29 +318,29 @@ class _Observer:
             kind = "norm"
         else:
             return
-        if not is_measurable(output):
-            return
         weight = None if layer is None else self._weights.name(layer.weight)
         name = self._name(call, weight)
+        if not is_measurable(output):
+            return
         if kind == "layer":
             self._count, self._last = self._count + 1, name
-        mean, variance, signal = moments(output, self.batch)
-        square = variance + mean**2
+        found = Moments.of(output, self._batch.size)
+        square = found.variance + found.mean**2
         is_module = isinstance(call.target, nn.Module)
         row = DiagnosedLayer(
             position=self._count,
             name=name,
             kind=kind,
-            type=type(call.target).__name__ if is_module else name_of(call.target),
-            mean=mean,
-            variance=variance,
-            signal=signal,
-            share=_share(signal, square),
-            **({} if self._units is None else asdict(self._units.shares())),
+            type=type(call.target).__name__ if is_module else call.name,
+            mean=found.mean,
+            variance=found.variance,
+            signal=found.signal,
+            share=_share(found.signal, square),
+            **({} if self._units is None else asdict(self._units)),
         )
         if layer is not None:
             square = _unbiased_square(output, layer, square)
-        entry = _Observed(row, layer, weight, _share(signal, square))
+        entry = _Observed(row, weight, _share(found.signal, square))
         self.observed[id(call)] = entry
         if output.requires_grad:
             output.register_hook(lambda grad: entry.gradients.append(mean_square(grad)))
@@ -383,7 +358,7 @@ def _share(signal: float, square: float) -> float:
 
 
 def _unbiased_square(output: Tensor, layer: Layer, square: float) -> float:
-    """Mean square of a layer's output without its bias, given the mean square with it."""
+    """Returns the mean square of a layer's output without its bias, given the one with it."""
     axis, bias = output.dim() - len(layer.kernel) - 1, layer.bias
     if bias is None or bias.dim() != 1 or axis < 0 or len(bias) != output.size(axis):
         return square
@@ -396,44 +371,48 @@ def _norm(values: Tensor) -> float:
 
 
 class _LossWatcher(TorchFunctionMode):
-    """Checks the arguments of a loss's functions."""
+    """Checks the arguments of the functions that a loss calls."""
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, mistakes: list[Finding]) -> None:
         super().__init__()
-        self.mistakes: list[Finding] = []
-        self._batch = batch
+        self._batch, self._mistakes = batch, mistakes
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        mistake = mistake_in(func, args, kwargs or {}, self._batch)
-        if mistake is not None and mistake[0] == "loss":
-            text = f"the loss, `{name_of(func)}`: {mistake[1]}"
-            self.mistakes.append(Finding(kind="loss", text=text))
+        call = Call(name_of(func), func, args, kwargs or {})
+        if call.operation in CHECKS:
+            mistake = mistake_in(call, f"the loss, `{call.name}`", self._batch)
+            if mistake is not None and mistake.kind == "loss":
+                self._mistakes.append(mistake)
         return func(*args, **kwargs or {})
 
 
-def _loss_of(output: Any, outputs: Sequence[Tensor], targets: Any, loss: Loss | None) -> Tensor:
-    """The loss, or a random direction of the first output without targets and loss.
+def _loss_of(
+    output: Any, outputs: Sequence[Tensor], batch: Batch, mistakes: list[Finding]
+) -> Tensor:
+    """Returns the loss, or a random direction of the first output if the batch has no loss.
 
     Args:
         output: output of the model.
-        outputs: its tensors that have a gradient.
-        targets: as for `measure`.
-        loss: as for `measure`.
+        outputs: tensors of the output that have a gradient.
+        batch: targets and loss.
+        mistakes: list to add mistakes in the loss's arguments to.
     """
     if not outputs:
         raise DiagnosisError("diagnose: expected an output that depends on trained parameters")
-    if targets is None and loss is None:
+    if not batch.has_loss:
         return _random_direction(outputs[:1])
+    targets, loss = batch.targets, batch.loss
     try:
-        if loss is not None:
-            value = loss(output) if targets is None else loss(output, targets)
-        elif targets.is_floating_point():
-            value = F.mse_loss(outputs[0], targets)
-        else:
-            value = F.cross_entropy(outputs[0], targets)
-    except Exception as error:  # whatever a loss raises on an output that it isn't made for
+        with _LossWatcher(batch.size, mistakes):
+            if loss is not None:
+                value = loss(output) if targets is None else loss(output, targets)
+            elif targets.is_floating_point():
+                value = F.mse_loss(outputs[0], targets)
+            else:
+                value = F.cross_entropy(outputs[0], targets)
+    except Exception as error:  # a loss may raise anything on an output of another kind
         raise DiagnosisError(
             f"diagnose: expected a loss that takes the output, got: {reason(error)}"
         ) from error
@@ -446,7 +425,7 @@ def _loss_of(output: Any, outputs: Sequence[Tensor], targets: Any, loss: Loss | 
 
 
 def _random_direction(outputs: Sequence[Tensor]) -> Tensor:
-    """The sum of the outputs' values, with random weights that are always the same."""
+    """Returns the sum of all output values with random weights, the same each time."""
     generator = torch.Generator().manual_seed(0)
     total = outputs[0].new_zeros((), dtype=torch.float32)
     for each in outputs:
@@ -458,7 +437,7 @@ def _random_direction(outputs: Sequence[Tensor]) -> Tensor:
 def _gradients(
     value: Tensor, outputs: Sequence[Tensor], trained: dict[str, nn.Parameter]
 ) -> dict[str, Tensor | None]:
-    """The gradient of each parameter; NaN for one that only other outputs depend on."""
+    """Returns the gradient of each parameter; NaN if only outputs without a loss depend on it."""
     several = len(outputs) > 1
     found = torch.autograd.grad(
         value, list(trained.values()), allow_unused=True, retain_graph=several
@@ -477,22 +456,8 @@ def _gradients(
 
 
 def _predicted(calls: Sequence[Call], weights: Weights) -> dict[str, float | None]:
-    """The variance after each weight, if it had its size but no further structure."""
+    """Returns the variance after each weight, as if its values were random with the same size."""
     try:
         return {p.name: p.predicted for p in predict(calls, weights).plans}
     except (ValueError, ArithmeticError, RuntimeError):  # moments that aren't finite
         return {}
-
-
-def _cut_off(
-    flow: Flow, ends: set[int], weights: Weights, gradients: Mapping[str, Tensor | None]
-) -> dict[str, int]:
-    """The parameters that the output depends on, but that have no gradient."""
-    lost = {name for name, each in gradients.items() if each is None}
-    if not lost:
-        return {}
-    found: dict[str, int] = {}
-    for index in sorted(flow.before(i for i, call in enumerate(flow.calls) if id(call) in ends)):
-        names = {weights.name(each) for each in tensors_of(flow.calls[index], recurse=True)}
-        found.update((name, index) for name in names if name in lost)
-    return found

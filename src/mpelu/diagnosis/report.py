@@ -1,4 +1,4 @@
-"""The record of a diagnosis: rows, findings, trials, the sentence, and how it prints."""
+"""The records of a diagnosis: rows, findings and trials, its sentence, and how it prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 METHODS = ("exact", "taylor", "msra", "xavier", "lsuv")
-"""Initializations that are tried. The sentence names the first that helps."""
+"""Initializations to try. The sentence names the first that helps."""
 CURABLE = (
     "non-finite", "signal dies", "signal explodes", "gradient vanishes", "gradient explodes",
     "dead", "symmetric", "saturated", "linear",
@@ -17,10 +17,10 @@ CURABLE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiagnosedLayer:
-    """What comes out of a layer, a norm or an activation, over the whole batch."""
+    """Measurements of the output of a layer, a norm or an activation, over the whole batch."""
 
     position: int
-    """How many layers with a weight the pass has reached, including this one."""
+    """Number of layers with a weight that the pass has reached, including this one."""
     name: str
     """Path of the module. A function is named after itself and the layer before it."""
     kind: str
@@ -33,15 +33,15 @@ class DiagnosedLayer:
     signal: float
     """Variance of each value between the samples of the batch, averaged over values."""
     share: float
-    """Signal divided by the mean square: 0 if every sample gives the same values. Leaves out the
-    bias of a layer that no other layer follows."""
+    """Signal divided by the mean square: 0 if every sample gives the same values. For a layer that
+    no other layer follows, the mean square leaves out the bias."""
     predicted: float | None = None
-    """Variance that weights of this size give on average. None for norms and activations."""
+    """Variance that random weights of this size give. None for norms and activations."""
     gradient: float | None = None
     """Mean square of the gradient with respect to the output; None if no gradient arrives."""
     weight_gradient: float | None = None
     """Norm of the weight times the norm of its gradient: the effect of a relative change of the
-    weight on the loss. A scale that a norm removes again has no effect on it."""
+    weight on the loss. It doesn't depend on a scale that a norm removes again."""
     is_symmetric: bool = False
     """Whether all rows of the weight are equal and not zero, and another layer follows."""
     is_gate: bool = False
@@ -49,7 +49,7 @@ class DiagnosedLayer:
     units: int | None = None
     """Number of units of an activation."""
     dead: float | None = None
-    """Share of an activation's units that are dead, as defined in `mpelu.diagnosis.units`."""
+    """Share of dead units, as defined in `mpelu.diagnosis.quantities`."""
     saturated: float | None = None
     """Share of saturated units. None for activations that are flat on one side, such as ReLU, and
     for functions that aren't known by name."""
@@ -88,9 +88,9 @@ class Trial:
     signal: float | None = None
     """Measured variance of the last layer's output between samples."""
     gradient_ratio: float | None = None
-    """`gradient_ratio` of the copy's rows."""
+    """Effect of a relative change of the first weight on the loss, divided by that of the last."""
     problem: str = ""
-    """Remaining problem, or why the initialization can't be applied; empty if there is none."""
+    """Problem that remains, or why the initialization can't be applied; empty if there is none."""
 
     @property
     def label(self) -> str:
@@ -164,12 +164,12 @@ class Diagnosis:
 def sentence_of(
     rows: Sequence[DiagnosedLayer], findings: Sequence[Finding], trials: Sequence[Trial]
 ) -> str:
-    """The worst problem and what would solve it, or that the model is healthy, with figures.
+    """Returns the worst problem and what would solve it, or that the model is healthy.
 
     Args:
         rows: rows of the model.
-        findings: worst first.
-        trials: in the order in which they are to be recommended.
+        findings: findings, the worst first.
+        trials: trials in the order of preference.
     """
     worst = next((each for each in findings if each.is_problem), None)
     if worst is None:
@@ -206,13 +206,13 @@ def _healthy(rows: Sequence[DiagnosedLayer]) -> str:
 
 
 def gradient_ratio(rows: Sequence[DiagnosedLayer]) -> float | None:
-    """Effect of a relative change of the first weight on the loss, as a multiple of the last."""
+    """Returns the effect of a relative change of the first weight, divided by that of the last."""
     sizes = [row.weight_gradient for row in rows if row.weight_gradient is not None]
     return sizes[0] / sizes[-1] if len(sizes) > 1 and sizes[-1] > 0 else None
 
 
 def number(value: float) -> str:
-    """A number as it reads in a sentence.
+    """Formats a number for a sentence.
 
     Example:
         >>> number(0.93), number(1234567.0), number(1.23e-9)

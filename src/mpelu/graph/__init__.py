@@ -31,7 +31,7 @@ from mpelu.graph.ops import (
     SIGN_KEPT,
 )
 from mpelu.graph.probe import elementwise, elementwise_function, isolated
-from mpelu.graph.recorded import LEAVES, Known, record, record_shapes
+from mpelu.graph.recorded import LEAVES, Known, eagerly, record, record_shapes
 from mpelu.graph.state import (
     Inputs,
     arguments,
@@ -80,6 +80,7 @@ __all__ = [
     "check_model",
     "collector_paused",
     "copied",
+    "eagerly",
     "elementwise",
     "elementwise_function",
     "evaluating",

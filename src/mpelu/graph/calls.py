@@ -11,8 +11,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -58,6 +57,17 @@ class Call:
     """Indices of the calls whose outputs this one takes, in order."""
     shape: torch.Size | None = None
     """Shape of the output, once it is known to be a single tensor."""
+    operation: str = field(init=False)
+    """Plain name of the operation, as in the table of `mpelu.graph.ops`."""
+    kind: str | None = field(init=False)
+    """Kind of the operation, one of `KINDS`; None for an operation that has none."""
+
+    def __post_init__(self) -> None:
+        # A module has the names of its classes, from its own on.
+        is_module = isinstance(self.target, nn.Module)
+        names = map(plain_name, type(self.target).__mro__ if is_module else (self.name,))
+        self.operation = next(names)
+        self.kind = KIND_OF.get(self.operation) or next(filter(None, map(KIND_OF.get, names)), None)
 
     @classmethod
     def of(
@@ -75,23 +85,6 @@ class Call:
         args = substitute(args, kind, note)
         kwargs = substitute(kwargs, kind, note) if kwargs else {}
         return cls(name, target, args, kwargs, tuple(fed_by))
-
-    @cached_property
-    def operation(self) -> str:
-        """Plain name of the operation, as in the table of `mpelu.graph.ops`."""
-        return plain_name(self._names[0])
-
-    @cached_property
-    def kind(self) -> str | None:
-        """Kind of the operation, one of `KINDS`; None for an operation that has none."""
-        return next(
-            (KIND_OF[name] for name in map(plain_name, self._names) if name in KIND_OF), None
-        )
-
-    @property
-    def _names(self) -> Sequence[Any]:
-        """A module's classes, from its own on; the name of a function."""
-        return type(self.target).__mro__ if isinstance(self.target, nn.Module) else (self.name,)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """The argument, whether it was passed by position or by name."""
@@ -131,9 +124,7 @@ def substitute(value: Any, kind: type | tuple[type, ...], change: Callable[[Any]
         return copied
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
         fields = {
-            field.name: getattr(value, field.name)
-            for field in dataclasses.fields(value)
-            if field.init
+            each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init
         }
         new = {name: substitute(item, kind, change) for name, item in fields.items()}
         if any(new[name] is not fields[name] for name in fields):

@@ -7,6 +7,7 @@ shapes alone, and computes nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
@@ -86,7 +87,7 @@ def record(
         unchanged(list(model.modules()), written=written),
         evaluating(model.modules()),
         torch.set_grad_enabled(finish is not None),
-        _eagerly(model),
+        eagerly(model),
     ):
         recorder.add_constants(model.buffers())
         recorder.add_inputs((args, kwargs))
@@ -144,6 +145,7 @@ class _Recorder(TorchFunctionMode):
     def leaf(self, name: str, target: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The forward of something that is one call, such as a module of torch.nn."""
 
+        @functools.wraps(forward)
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self._is_busy or not has_torch_function((self,)):
                 return forward(*args, **kwargs)
@@ -387,8 +389,8 @@ def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
                 module.__dict__["forward"] = forward
 
 
-def _eagerly(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-    """Has compiled parts of the model run as written."""
+def eagerly(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Runs compiled parts of the model as written."""
     is_compiled = any(
         module._compiled_call_impl is not None or hasattr(module, "_orig_mod")
         for module in model.modules()

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     print(f"{found.title}\n")
     screen = console()
-    for table in inspection_tables(found.values):
+    for table in inspection_tables(found.values, screen.width):
         screen.print(table)
         print()
     for path in found.files:

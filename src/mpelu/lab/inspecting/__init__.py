@@ -1,18 +1,24 @@
 """Inspection of networks: statistics of layers, Taylor residuals, gradients, alpha and beta.
 
-Four functions work on any torch module: `activation_statistics`, `gradient_norms`,
+Four functions work on any torch module: `activation_statistics`, `measure_gradients`,
 `residual_histogram` and `learned_parameters`. `inspect_run` and `inspect_config` apply all four to
-the network of a run, or to the network a run would start with.
+the network of a run, or to the network a run would start with. Signal, gradient and units are
+defined in `mpelu.diagnosis`.
 """
 
-from mpelu.lab.inspecting.gradients import GradientNorms, LayerGradient, gradient_norms
 from mpelu.lab.inspecting.inspection import Inspection, inspect_config, inspect_run
+from mpelu.lab.inspecting.layers import (
+    Gradients,
+    LayerGradient,
+    LayerStatistics,
+    activation_statistics,
+    measure_gradients,
+)
 from mpelu.lab.inspecting.learned import LearnedParameters, learned_parameters
 from mpelu.lab.inspecting.residuals import LayerResiduals, ResidualHistogram, residual_histogram
-from mpelu.lab.inspecting.statistics import LayerStatistics, activation_statistics
 
 __all__ = [
-    "GradientNorms",
+    "Gradients",
     "Inspection",
     "LayerGradient",
     "LayerResiduals",
@@ -20,9 +26,9 @@ __all__ = [
     "LearnedParameters",
     "ResidualHistogram",
     "activation_statistics",
-    "gradient_norms",
     "inspect_config",
     "inspect_run",
     "learned_parameters",
+    "measure_gradients",
     "residual_histogram",
 ]

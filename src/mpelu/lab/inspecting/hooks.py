@@ -1,78 +1,81 @@
-"""Forward passes observed through hooks that leave the model as it was."""
+"""Observes forward passes through hooks, and leaves the model unchanged."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from mpelu.graph import Inputs, arguments, evaluating, substitute, unwrap
-from mpelu.lab.inspecting.layers import InspectedLayer
-
-__all__ = [
-    "Batches",
-    "ForwardHooks",
-    "Inputs",
-    "checked_batches",
-    "checked_model",
-    "differentiable",
-    "initial_mode",
-    "preserved_state",
-    "unwrap",
-]
+from mpelu.diagnosis import is_measurable
+from mpelu.graph import Inputs, arguments, eagerly, substitute, unchanged, unwrap
 
 Batches = Tensor | Iterable[Inputs]
 """A tensor, which is one batch, or batches: each a tensor, a tuple of positional arguments or a
 dict of keyword arguments."""
 
-Observer = Callable[[InspectedLayer, int, Tensor], None]
-"""Receives a layer, the number of its call in this pass (from 1), and a tensor."""
+Observer = Callable[[str, int, Tensor], None]
+"""Function that receives the path of a module, the number of its call in this pass (from 1), and a
+tensor."""
 
 
 class ForwardHooks:
-    """Observes what goes into and comes out of layers during `run`.
+    """Observes what goes into and comes out of modules during `run`.
 
-    Tensors aren't copied: a layer that works in place overwrites its input after `before`.
+    Tensors aren't copied: a module that works in place overwrites its input after `before`.
 
     Args:
-        model: the model that runs.
-        before: receives the first input of each layer.
-        after: receives the output of each layer.
-        repeats: also observe layers that return the output of another layer unchanged, such as
-            torch.nn.Identity, or dropout in evaluation mode.
+        model: model that runs.
+        modules: modules to observe, by path.
+        before: function that receives the first input of each module.
+        after: function that receives the output of each module.
+        repeats: whether to observe modules that return the output of another module unchanged, such
+            as torch.nn.Identity, or dropout in evaluation mode.
     """
 
     def __init__(
-        self, model: nn.Module, before: Observer, after: Observer, *, repeats: bool = False
+        self,
+        model: nn.Module,
+        modules: Mapping[str, nn.Module],
+        before: Observer,
+        after: Observer,
+        *,
+        repeats: bool = False,
     ) -> None:
-        self._model, self._before, self._after, self._repeats = model, before, after, repeats
+        self._model, self._modules = model, modules
+        self._before, self._after, self._repeats = before, after, repeats
         self._calls: Counter[str] = Counter()
         self._open: list[tuple[str, int, _Version | None]] = []
         self._reported: dict[int, _Version] = {}
         self._is_running = False
 
     @contextlib.contextmanager
-    def attached(self, layers: Iterable[InspectedLayer]) -> Iterator[None]:
-        """Puts hooks on the layers, and removes them at the end."""
-        handles = []
-        try:
-            for layer in layers:
-                handles.append(self._hook_before(layer))
-                handles.append(self._hook_after(layer))
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def attached(self) -> Iterator[None]:
+        """Installs the hooks, and restores the model and torch's random state at the end.
+
+        Parameters aren't copied, since a forward pass doesn't change them.
+        """
+        parameters = {id(each) for each in self._model.parameters()}
+        modules = list(self._model.modules())
+        with unchanged(modules, written=parameters), eagerly(self._model):
+            handles = []
+            try:
+                for name, module in self._modules.items():
+                    handles.append(self._hook_before(name, module))
+                    handles.append(self._hook_after(name, module))
+                yield
+            finally:
+                for handle in handles:
+                    handle.remove()
 
     def run(self, inputs: Inputs) -> Any:
-        """Runs a forward pass. Later calls, such as recomputation in backward, aren't observed."""
-        # Copies, because a model whose first layer works in place would overwrite the batch.
+        """Runs a forward pass. Later calls, such as repetitions in backward, aren't observed."""
+        # Copies: a model whose first layer works in place would overwrite the batch.
         args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
         self._calls.clear()
         self._open.clear()
@@ -83,44 +86,54 @@ class ForwardHooks:
         finally:
             self._is_running = False
 
-    def _hook_before(self, layer: InspectedLayer) -> Any:
+    def _hook_before(self, name: str, module: nn.Module) -> Any:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not self._is_running:
                 return
-            self._calls[layer.name] += 1
-            call = self._calls[layer.name]
+            self._calls[name] += 1
             first = next(iter([*args, *kwargs.values()]), None)
             version = _Version(first) if isinstance(first, Tensor) else None
-            self._open.append((layer.name, call, version))
-            if _is_measurable(first):
-                self._before(layer, call, first)
+            self._open.append((name, self._calls[name], version))
+            if isinstance(first, Tensor) and is_measurable(first):
+                self._before(name, self._calls[name], first)
 
-        return layer.module.register_forward_pre_hook(hook, with_kwargs=True)
+        return module.register_forward_pre_hook(hook, with_kwargs=True)
 
-    def _hook_after(self, layer: InspectedLayer) -> Any:
+    def _hook_after(self, name: str, module: nn.Module) -> Any:
         def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if not self._is_running:
                 return
-            name, call, given = self._open.pop()
-            while name != layer.name:  # a call that raised an error, which the model caught
-                name, call, given = self._open.pop()
-            if not _is_measurable(output):
+            opened, call, given = self._open.pop()
+            while opened != name:  # a call that raised an error, which the model caught
+                opened, call, given = self._open.pop()
+            if not isinstance(output, Tensor) or not is_measurable(output):
                 return
             reported = self._reported.get(id(output))
             is_repeat = all(each is not None and each.matches(output) for each in (reported, given))
             if is_repeat and not self._repeats:
                 return
             self._reported[id(output)] = _Version(output)
-            self._after(layer, call, output)
+            self._after(name, call, output)
 
-        return layer.module.register_forward_hook(hook)
+        return module.register_forward_hook(hook)
+
+
+class _Version:
+    """Identifies a tensor at one point in time without keeping it alive."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._version = weakref.ref(tensor), tensor._version
+
+    def matches(self, tensor: Tensor) -> bool:
+        """Whether a tensor is this one, and unmodified since."""
+        return self._tensor() is tensor and tensor._version == self._version
 
 
 def checked_model(caller: str, model: nn.Module) -> nn.Module:
-    """The model without wrappers such as DistributedDataParallel or torch.compile.
+    """Returns the model without wrappers such as DistributedDataParallel or torch.compile.
 
     Raises:
-        TypeError: if it isn't a module.
+        TypeError: if the model isn't a module.
         ValueError: if a parameter or buffer has no memory yet.
     """
     if not isinstance(model, nn.Module):
@@ -134,7 +147,7 @@ def checked_model(caller: str, model: nn.Module) -> nn.Module:
 
 
 def checked_batches(caller: str, batches: Batches) -> Iterator[Inputs]:
-    """The batches, each checked before it is used.
+    """Yields the batches, each checked first.
 
     Raises:
         ValueError: if there is no batch, or one is empty, on the meta device or contains NaN.
@@ -143,95 +156,15 @@ def checked_batches(caller: str, batches: Batches) -> Iterator[Inputs]:
     for batch in [batches] if isinstance(batches, Tensor) else batches:
         tensors: list[Tensor] = []
         substitute(arguments(batch), Tensor, tensors.append)
-        for tensor in tensors:
-            if tensor.is_meta:
-                raise ValueError(f"{caller}: expected a batch with values, got one on meta")
-            if tensor.numel() == 0:
-                raise ValueError(
-                    f"{caller}: expected a batch with values, got shape {list(tensor.shape)}"
-                )
-            if tensor.is_floating_point() and tensor.isnan().any():
-                raise ValueError(f"{caller}: expected a batch without NaN, got NaN")
         if not tensors:
             raise ValueError(f"{caller}: expected tensors in a batch, got {type(batch).__name__}")
+        for tensor in tensors:
+            if tensor.is_meta or tensor.numel() == 0:
+                came = "one on meta" if tensor.is_meta else f"shape {list(tensor.shape)}"
+                raise ValueError(f"{caller}: expected a batch with values, got {came}")
+            if tensor.is_floating_point() and tensor.isnan().any():
+                raise ValueError(f"{caller}: expected a batch without NaN, got NaN")
         found = True
         yield batch
     if not found:
         raise ValueError(f"{caller}: expected at least one batch, got none")
-
-
-@contextlib.contextmanager
-def preserved_state(model: nn.Module) -> Iterator[None]:
-    """Restores buffers, training flags and torch's random state, and runs compiled parts eagerly.
-
-    A forward pass doesn't change parameters.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-    ]
-    is_compiled = any(
-        module._compiled_call_impl is not None or hasattr(module, "_orig_mod")
-        for module in model.modules()
-    )
-    eagerly: contextlib.AbstractContextManager[Any] = (
-        torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext()
-    )
-    values = [*model.parameters(), *model.buffers()]
-    gpus = sorted({value.get_device() for value in values if value.is_cuda})
-    with torch.random.fork_rng(devices=gpus), eagerly:
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for module, name, buffer, saved in buffers:
-                    buffer.copy_(saved)
-                    module._buffers[name] = buffer
-            for module, mode in modes:
-                module.training = mode
-
-
-@contextlib.contextmanager
-def initial_mode(model: nn.Module) -> Iterator[None]:
-    """The mode for a network before training: batch norm uses each batch, dropout is off."""
-    with evaluating(model.modules()):
-        yield
-
-
-def differentiable(batch: Inputs) -> tuple[list[Tensor], Inputs]:
-    """Leaf tensors that require gradients, and inputs made from them that may be overwritten."""
-    leaves: list[Tensor] = []
-
-    def fresh(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        leaf = tensor.detach().requires_grad_()
-        leaves.append(leaf)
-        return leaf.clone()
-
-    args, kwargs = substitute(arguments(batch), Tensor, fresh)
-    return leaves, kwargs or args
-
-
-class _Version:
-    """A tensor at one point in time, held weakly so that no activation stays alive."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor, self._version = weakref.ref(tensor), tensor._version
-
-    def matches(self, tensor: Tensor) -> bool:
-        """Whether it is this tensor, not modified since."""
-        return self._tensor() is tensor and tensor._version == self._version
-
-
-def _is_measurable(value: Any) -> TypeGuard[Tensor]:
-    """Whether it is a dense tensor of real numbers, in memory and not empty."""
-    return (
-        isinstance(value, Tensor)
-        and value.is_floating_point()
-        and value.layout == torch.strided
-        and not value.is_meta
-        and value.numel() > 0
-    )

@@ -1,4 +1,4 @@
-"""Inspects a network: signal, gradients, residuals, alpha and beta, in one JSON object and figure.
+"""Inspects a network: signal, gradients, residuals, alpha and beta as JSON and as a figure.
 
 `inspect_run` takes a trained network, `inspect_config` one before training. Both return an
 `Inspection` and print nothing.
@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from mpelu.graph import evaluating
 from mpelu.lab import data
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
-from mpelu.lab.inspecting.gradients import gradient_norms
-from mpelu.lab.inspecting.hooks import initial_mode
+from mpelu.lab.inspecting.layers import activation_statistics, measure_gradients
 from mpelu.lab.inspecting.learned import LearnedParameters, learned_parameters
 from mpelu.lab.inspecting.residuals import residual_histogram
-from mpelu.lab.inspecting.statistics import activation_statistics
 from mpelu.lab.references import check_trusted
 from mpelu.lab.run import files, folder
 from mpelu.lab.run.checksums import seal_json
@@ -32,11 +31,11 @@ from mpelu.lab.training.distributed import device_for
 from mpelu.lab.training.trained import check_data, load_network
 from mpelu.lab.training.trainer import example_images
 
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON object."""
 _MOST_IMAGES = 64
 _MOST_PIXELS = 2**19
-"""Bounds of a batch, so that a backward pass takes about as much memory as in training."""
+"""Limits of a batch, so that a backward pass takes about as much memory as in training."""
 
 Batch = tuple[Tensor, Tensor]
 """Images and labels."""
@@ -122,13 +121,13 @@ def inspect_config(config: Config, images: int = 256, out: Path | str | None = N
     _check_images(images)
     model, batches = initial_network(config, images)
     _make_directory(out)
-    with initial_mode(model):
+    with evaluating(model.modules()):
         values = measure(model, batches, weights="initial", network=config.model)
     return _finish(values, "initial weights", config, out)
 
 
 def initial_network(config: Config, images: int) -> tuple[nn.Module, list[Batch]]:
-    """The network that a run of this config would start with, and batches of its test set.
+    """Returns the network that a run of this config would start with, and batches of its test set.
 
     Raises:
         UserError: if network, initialization and data don't fit together.
@@ -153,23 +152,23 @@ def measure(
     network: str,
     history: LearnedParameters | None = None,
 ) -> dict[str, Any]:
-    """The contents of inspect.json, as plain numbers, strings, lists and dicts.
+    """Returns the contents of inspect.json, as plain numbers, strings, lists and dicts.
 
     Statistics and residuals are over all batches, gradients of the mean cross entropy over the
     first.
 
     Args:
-        model: a classifier, in the mode to inspect it in.
+        model: classifier, in the mode to inspect it in.
         batches: images and labels.
-        weights: where the weights are from: "final", "best", "last" or "initial".
+        weights: origin of the weights: "final", "best", "last" or "initial".
         network: name of the network.
-        history: alpha and beta over training.
+        history: learned parameters over training.
     """
     images = [batch for batch, _ in batches]
     first, labels = batches[0]
     rows = activation_statistics(model, images)
-    gradients = gradient_norms(model, first, lambda output: cross_entropy(output, labels))
-    norms = {(each.name, each.call): each.norm for each in gradients.layers}
+    gradients = measure_gradients(model, first, lambda output: cross_entropy(output, labels))
+    by_call = {(each.name, each.call): each.gradient for each in gradients.layers}
     has_activations = any(row.kind == "activation" for row in rows)
     residual = asdict(residual_histogram(model, images)) if has_activations else None
     found = {
@@ -177,9 +176,7 @@ def measure(
         "which": weights,
         "network": network,
         "images": sum(len(batch) for batch in images),
-        "layers": [
-            {**asdict(row), "gradient_norm": norms.get((row.name, row.call))} for row in rows
-        ],
+        "layers": [{**asdict(row), "gradient": by_call.get((row.name, row.call))} for row in rows],
         "residual": residual,
         "gradients": {
             "images": len(first),
@@ -192,7 +189,7 @@ def measure(
 
 
 def _activations(now: LearnedParameters, history: LearnedParameters | None) -> dict[str, Any]:
-    """Values per channel now; mean, minimum and maximum over training; labels by parameter."""
+    """Collects values per channel, their mean, minimum and maximum over training, and labels."""
     layers: dict[str, dict[str, Any]] = {}
     labels: dict[str, str] = {}
     for name, values in now.final.items():
@@ -222,7 +219,7 @@ def _check_images(images: int) -> None:
 
 
 def _test_batches(dataset: data.Dataset, images: int) -> list[Batch]:
-    """Images spread over the test set, because folders are sorted by class."""
+    """Returns images spread over the test set, since folders are sorted by class."""
     count = min(images, dataset.test_count)
     index = torch.arange(count) * dataset.test_count // count
     size = max(1, min(_MOST_IMAGES, _MOST_PIXELS // dataset.size**2))

@@ -1,11 +1,11 @@
-"""The layers of a model that can be inspected, their kinds, and what is known of activations."""
+"""Measures each layer: moments and units over all batches, and the gradients of one batch."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,139 +14,338 @@ from torch.nn.modules import conv, dropout, pooling
 from torch.nn.modules.batchnorm import _NormBase
 
 from mpelu.activations import describe, find_activation
-from mpelu.elementwise import LINEAR, ElementwiseFunction, Value, as_value
+from mpelu.diagnosis import Moments, UnitCounter, mean_square, unit_axes
+from mpelu.elementwise import LINEAR, ElementwiseFunction
+from mpelu.graph import Inputs, arguments, substitute, tensors_in
 from mpelu.lab.errors import choose
-from mpelu.modules import MIN_BETA
+from mpelu.lab.inspecting.hooks import Batches, ForwardHooks, checked_batches, checked_model
 
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
-_POOLS = tuple(getattr(pooling, name) for name in pooling.__all__)
-_LINEARS = (nn.Linear, nn.Bilinear)
+_CHUNK = 2**21
+"""Number of values that are copied to float64 at a time."""
+_KINDS: dict[str, tuple[type, ...]] = {
+    "conv": (conv._ConvNd,),
+    "linear": (nn.Linear, nn.Bilinear),
+    "norm": (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm),
+    "pool": tuple(getattr(pooling, name) for name in pooling.__all__),
+    "dropout": (dropout._DropoutNd,),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InspectedLayer:
-    """A module whose inputs and outputs are observed."""
+    """A module to observe."""
 
-    name: str
-    """Path of the module in the model."""
     kind: str
     """conv, linear, norm, activation, pool, dropout, block (a module with submodules) or other."""
     module: nn.Module
     activation: ElementwiseFunction | None = None
     """The function of an elementwise activation."""
-    probe: nn.Module | None = None
-    """A copy whose slopes autograd computes, if the activation is neither exponential nor leaky."""
 
 
-def find_layers(model: nn.Module, names: Iterable[str] | None) -> list[InspectedLayer]:
-    """The layers with the given names, or all modules without submodules.
+def find_layers(model: nn.Module, names: Iterable[str] | None) -> dict[str, InspectedLayer]:
+    """Returns the layers with the given names, or all modules without submodules, by path.
 
     Raises:
         UserError: for a name that the model doesn't have.
 
     Example:
         >>> found = find_layers(nn.Sequential(nn.Linear(8, 2), nn.ReLU()), None)
-        >>> [(layer.name, layer.kind) for layer in found]
-        [('0', 'linear'), ('1', 'activation')]
+        >>> {name: layer.kind for name, layer in found.items()}
+        {'0': 'linear', '1': 'activation'}
     """
     modules = dict(model.named_modules())
     if names is None:
-        return [
-            _describe(name, module)
-            for name, module in modules.items()
-            if not any(True for _ in module.children())
-        ]
-    chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+        chosen = [name for name, each in modules.items() if not any(True for _ in each.children())]
+    else:
+        chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     for name in chosen:
         if name not in modules:
             choose("layers", name, filter(None, modules), noun="module")
-    return [_describe(name, modules[name]) for name in chosen]
+    return {name: _layer(modules[name]) for name in chosen}
 
 
-def saturation_threshold(activation: ElementwiseFunction, slope: float) -> Tensor | None:
-    """The input below which a negative input is saturated, per channel.
-
-    Args:
-        activation: the activation.
-        slope: an input is saturated if the absolute slope there is below this.
-
-    Returns:
-        None if there is no formula for the activation.
-    """
-    if activation.slope is not None:
-        slopes = torch.as_tensor(activation.slope, dtype=torch.float64).detach()
-        return torch.where(slopes.abs() < slope, math.inf, -math.inf)
-    if activation.alpha is None or activation.beta is None:
-        return None
-    alpha = torch.as_tensor(activation.alpha, dtype=torch.float64).detach()
-    beta = torch.as_tensor(activation.beta, dtype=torch.float64).detach().clamp(min=MIN_BETA)
-    scale = torch.as_tensor(activation.scale, dtype=torch.float64)
-    return torch.log(slope / ((scale * alpha).abs() * beta)) / beta
-
-
-def exponential_parameters(activation: ElementwiseFunction | None) -> tuple[Tensor, Tensor] | None:
-    """The absolute value of alpha, and beta, per channel, on the CPU.
-
-    Piecewise linear activations have alpha 0: they are their own Taylor expansion.
-
-    Returns:
-        None for activations of any other kind.
-    """
-    if activation is None:
-        return None
-    if activation.slope is not None:
-        return torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    if activation.alpha is None or activation.beta is None:
-        return None
-    alpha = torch.as_tensor(activation.alpha, dtype=torch.float64).detach().cpu()
-    beta = torch.as_tensor(activation.beta, dtype=torch.float64).detach().cpu()
-    return (activation.scale * alpha).abs(), beta.clamp(min=MIN_BETA)
-
-
-def residual_thresholds(
-    activation: ElementwiseFunction | None, residuals: Sequence[float]
-) -> list[Value] | None:
-    """The inputs above which the Taylor residual is below each bound.
-
-    Returns:
-        For each bound a number if it holds for all channels, otherwise a number per channel; None
-        if `exponential_parameters` is None.
-    """
-    parameters = exponential_parameters(activation)
-    if parameters is None:
-        return None
-    alpha, beta = parameters
-    return [as_value(-torch.sqrt(2 * each / alpha) / beta) for each in residuals]
-
-
-def _describe(name: str, module: nn.Module) -> InspectedLayer:
-    """The module as a layer. If it has to be run to find out, a copy is run."""
-    if find_activation(module) is not None:
-        return _describe_activation(name, module)
-    if any(True for _ in module.children()):
-        return InspectedLayer(name=name, kind="block", module=module)
-    if isinstance(module, conv._ConvNd):
-        return InspectedLayer(name=name, kind="conv", module=module)
-    for kind, classes in (("linear", _LINEARS), ("norm", _NORMS), ("pool", _POOLS)):
-        if isinstance(module, classes):
-            return InspectedLayer(name=name, kind=kind, module=module)
-    if isinstance(module, dropout._DropoutNd):
-        return InspectedLayer(name=name, kind="dropout", module=module)
-    return _describe_activation(name, module)
-
-
-def _describe_activation(name: str, module: nn.Module) -> InspectedLayer:
-    """The module as an activation if it is one, otherwise as a layer of kind other."""
+def _layer(module: nn.Module) -> InspectedLayer:
+    """Describes a module. Where only a run can tell what it computes, a copy is run."""
+    is_known = find_activation(module) is not None
+    if not is_known:
+        if any(True for _ in module.children()):
+            return InspectedLayer(kind="block", module=module)
+        for kind, classes in _KINDS.items():
+            if isinstance(module, classes):
+                return InspectedLayer(kind=kind, module=module)
     found = describe(module)
     if found is not None and found is not LINEAR:
-        probe = None
-        if not found.has_closed_form:
-            probe = copy.deepcopy(module)
-            probe._forward_hooks.clear()
-            probe._forward_pre_hooks.clear()
-        return InspectedLayer(
-            name=name, kind="activation", module=module, activation=found, probe=probe
+        return InspectedLayer(kind="activation", module=module, activation=found)
+    is_known = is_known or type(module).__name__ in torch_activations.__all__
+    return InspectedLayer(kind="activation" if is_known else "other", module=module)
+
+
+def chunks(values: Tensor) -> Iterator[Tensor]:
+    """Yields the values in float64, split along dimension 0 so that copies stay small.
+
+    Example:
+        >>> [part.dtype for part in chunks(torch.zeros(3))]
+        [torch.float64]
+    """
+    return (part.to(torch.float64) for part in _split(values))
+
+
+def _split(values: Tensor) -> Iterable[Tensor]:
+    return torch.split(values.detach(), max(1, _CHUNK // values[0].numel()))
+
+
+def add_values(moments: Moments, values: Tensor) -> None:
+    """Adds single values, for moments over all of them."""
+    moments.add(values.reshape(-1, 1), values.numel())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerStatistics:
+    """Statistics of a layer's outputs, over all batches and positions.
+
+    `mpelu.diagnosis.quantities` defines `signal`, `dead`, `saturated` and `linear`. The shares are
+    None for layers that aren't elementwise activations.
+    """
+
+    name: str
+    """Path of the module in the model."""
+    call: int
+    """1 for the first call of the module in a forward pass, 2 for the second, and so on."""
+    kind: str
+    """conv, linear, norm, activation, pool, dropout, block or other."""
+    type: str
+    """Class name of the module."""
+    count: int
+    """Number of values."""
+    mean: float
+    variance: float
+    """Population variance."""
+    signal: float | None
+    """Variance of each value between samples, averaged over values. None for a single sample, if
+    samples differ in size, or if they aren't along the first dimension."""
+    units: int | None = None
+    """Number of units of an activation."""
+    dead: float | None = None
+    """Share of dead units: with the same output and slope zero everywhere."""
+    saturated: float | None = None
+    """Share of saturated units. None for activations that are flat on one side, such as ReLU, and
+    for functions that aren't known by name."""
+    linear: float | None = None
+    """Share of linear units. None for functions that aren't known by name."""
+    positive: float | None = None
+    """Share of the activation's inputs above zero."""
+    never_positive: float | None = None
+    """Share of units whose output is never above zero."""
+
+
+def activation_statistics(
+    model: nn.Module, batches: Batches, *, layers: Iterable[str] | None = None
+) -> list[LayerStatistics]:
+    """Computes statistics of each layer's outputs, exact over all batches.
+
+    The model runs in its current mode. Its buffers, training flags, attributes and hooks don't
+    change, even after an error, and neither does torch's random state. Sums are in float64 for
+    every dtype. Outputs other than a tensor of real numbers are skipped. The model runs once more
+    on the first batch, to find the units of its activations.
+
+    Args:
+        model: any module, also inside DistributedDataParallel or torch.compile.
+        batches: inputs of the model, each a tensor, a tuple of positional arguments or a dict of
+            keyword arguments; or a single tensor.
+        layers: names of modules. By default all modules without submodules, except calls that
+            return the output of another layer unchanged, such as torch.nn.Identity on a shortcut.
+
+    Returns:
+        One row per layer and call, in the order of the forward pass.
+
+    Raises:
+        TypeError: if the model isn't a module.
+        ValueError: for a model without memory, bad batches or unknown layers.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(64, 256), nn.ELU(), nn.Linear(256, 10))
+        >>> rows = activation_statistics(model, torch.randn(512, 64))
+        >>> [(row.name, row.kind) for row in rows]
+        [('0', 'linear'), ('1', 'activation'), ('2', 'linear')]
+    """
+    model = checked_model("activation_statistics", model)
+    chosen = find_layers(model, layers)
+    records: dict[tuple[str, int], _Statistics] = {}
+    axes: dict[str, int] = {}
+    samples = 0
+
+    def record(name: str, call: int) -> _Statistics:
+        fresh = _Statistics(name, call, chosen[name], axes.get(name, 1))
+        return records.setdefault((name, call), fresh)
+
+    def before(name: str, call: int, inputs: Tensor) -> None:
+        record(name, call).add_input(inputs)
+
+    def after(name: str, call: int, output: Tensor) -> None:
+        record(name, call).add_output(output, samples)
+
+    modules = {name: layer.module for name, layer in chosen.items()}
+    hooks = ForwardHooks(model, modules, before, after, repeats=layers is not None)
+    with torch.no_grad(), hooks.attached():
+        for batch in checked_batches("activation_statistics", batches):
+            if not records and any(layer.activation for layer in chosen.values()):
+                axes.update(unit_axes(model, batch))
+            tensors = tensors_in(arguments(batch))
+            samples = next((len(each) for each in tensors if each.dim() > 0), 1)
+            hooks.run(batch)
+    return [entry.result() for entry in records.values() if entry.output.count]
+
+
+@dataclass(slots=True)
+class _Statistics:
+    name: str
+    call: int
+    layer: InspectedLayer
+    axis: int
+    output: Moments = field(default_factory=Moments)
+    signal: Moments | None = field(default_factory=Moments)
+    shape: torch.Size | None = None
+    """Shape of a sample's output."""
+    units: UnitCounter | None = None
+    inputs: int = 0
+    positive: int = 0
+
+    def add_input(self, values: Tensor) -> None:
+        if self.layer.kind != "activation":
+            return
+        self.inputs += values.numel()
+        self.positive += int(torch.count_nonzero(values > 0))
+        if self.layer.activation is not None and values.dim() > 1:
+            self.units = self.units or UnitCounter.of(self.layer.module, self.axis)
+            for part in _split(values):
+                self.units.add(part)
+
+    def add_output(self, values: Tensor, samples: int) -> None:
+        self.shape = self.shape or values.shape[1:]
+        if len(values) != samples or values.shape[1:] != self.shape:
+            self.signal = None
+        for part in chunks(values):
+            add_values(self.output, part)
+            if self.signal is not None:
+                self.signal.add(part, len(part))
+
+    def result(self) -> LayerStatistics:
+        units: dict[str, Any] = {}
+        if self.units is not None:
+            never_positive = (self.units.high <= 0).double().mean().item()
+            units = {**asdict(self.units.shares()), "never_positive": never_positive}
+        signal = self.signal if self.signal is not None and self.signal.count > 1 else None
+        return LayerStatistics(
+            name=self.name,
+            call=self.call,
+            kind=self.layer.kind,
+            type=type(self.layer.module).__name__,
+            count=self.output.count,
+            mean=self.output.mean,
+            variance=self.output.variance,
+            signal=None if signal is None else signal.signal,
+            positive=self.positive / self.inputs if self.inputs else None,
+            **units,
         )
-    is_known = find_activation(module) is not None
-    listed = is_known or type(module).__name__ in torch_activations.__all__
-    return InspectedLayer(name=name, kind="activation" if listed else "other", module=module)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerGradient:
+    """The gradient of the loss with respect to a layer's output, over the whole batch."""
+
+    name: str
+    call: int
+    """1 for the first call of the module in a forward pass, 2 for the second, and so on."""
+    kind: str
+    gradient: float | None
+    """Mean square, as in `mpelu.diagnosis`; None if the loss doesn't depend on this output."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gradients:
+    """The sizes of the gradients of one batch."""
+
+    loss: float
+    parameters: dict[str, float]
+    """Euclidean norm by parameter name, without parameters that have no gradient."""
+    layers: tuple[LayerGradient, ...]
+    """In the order of the forward pass."""
+
+
+def measure_gradients(
+    model: nn.Module,
+    batch: Inputs,
+    loss: Callable[[Any], Tensor],
+    *,
+    layers: Iterable[str] | None = None,
+) -> Gradients:
+    """Measures the gradients of one batch, at parameters and at the outputs of layers.
+
+    The model doesn't change, as in `activation_statistics`, and neither does `.grad`.
+
+    Args:
+        model: any module.
+        batch: inputs of the model: a tensor, a tuple of positional arguments or a dict of keyword
+            arguments.
+        loss: function from the model's output to a scalar.
+        layers: names of modules, as in `activation_statistics`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 2, bias=False))
+        >>> found = measure_gradients(model, torch.ones(1, 8), torch.sum)
+        >>> found.parameters["0.weight"], found.layers[0].gradient
+        (4.0, 1.0)
+    """
+    model = checked_model("measure_gradients", model)
+    chosen = find_layers(model, layers)
+    found: dict[tuple[str, int], float | None] = {}
+
+    def after(name: str, call: int, output: Tensor) -> None:
+        def keep(gradient: Tensor) -> None:
+            found[name, call] = mean_square(gradient)
+
+        found[name, call] = None
+        if output.requires_grad:
+            output.register_hook(keep)
+
+    parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    modules = {name: layer.module for name, layer in chosen.items()}
+    hooks = ForwardHooks(model, modules, lambda *_: None, after, repeats=layers is not None)
+    with torch.enable_grad(), hooks.attached():
+        (checked,) = checked_batches("measure_gradients", [batch])
+        leaves, inputs = _differentiable(checked)
+        value = loss(hooks.run(inputs))
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+            raise ValueError(
+                "measure_gradients: expected a scalar loss that depends on the model, got "
+                f"{value if not isinstance(value, Tensor) else f'shape {list(value.shape)}'}"
+            )
+        # With the gradients of the inputs, layers before the first parameter have one, too.
+        gradients = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
+    return Gradients(
+        loss=value.item(),
+        parameters={
+            name: math.sqrt(sum(part.square().sum().item() for part in chunks(torch.atleast_1d(g))))
+            for name, g in zip(parameters, gradients, strict=False)
+            if g is not None
+        },
+        layers=tuple(
+            LayerGradient(name=name, call=call, kind=chosen[name].kind, gradient=gradient)
+            for (name, call), gradient in found.items()
+        ),
+    )
+
+
+def _differentiable(batch: Inputs) -> tuple[list[Tensor], Inputs]:
+    """Returns leaf tensors that require gradients, and copies of them as inputs."""
+    leaves: list[Tensor] = []
+
+    def fresh(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        leaf = tensor.detach().requires_grad_()
+        leaves.append(leaf)
+        return leaf.clone()
+
+    args, kwargs = substitute(arguments(batch), Tensor, fresh)
+    return leaves, kwargs or args

@@ -1,4 +1,4 @@
-"""The learned parameters of activations, now and over training."""
+"""Reads the learned parameters of activations, of a module or over training."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.activations import learnable_parameters
+from mpelu.graph import unwrap
 from mpelu.lab.errors import UserError
-from mpelu.lab.inspecting.hooks import unwrap
 from mpelu.lab.run import folder, snapshots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearnedParameters:
-    """Values by name, such as "NAME.alpha" and "NAME.beta" of an MPELU."""
+    """Values of learned parameters by name, such as "NAME.alpha" and "NAME.beta" of an MPELU."""
 
     epochs: tuple[int, ...]
-    """The epochs of the run's snapshots, in increasing order; 0 is before training. () for a
+    """Epochs of the run's snapshots, in increasing order; 0 is before training. Empty for a
     module."""
     history: dict[str, Tensor]
     """Tensors [epochs, channels] in float64."""
     final: dict[str, Tensor]
-    """Tensors [channels] in float64: of the module, or of the run's last snapshot."""
+    """Tensors [channels] in float64, from the module or from the run's last snapshot."""
     labels: dict[str, str]
-    """Such as "α of MPELU"."""
+    """Labels by name, such as "α of MPELU"."""
 
 
 def learned_parameters(source: nn.Module | Path) -> LearnedParameters:
-    """The learned parameters of activations.
+    """Returns the learned parameters of activations.
 
     Args:
-        source: a module, or a run folder, also while the run is in progress.
+        source: module or run folder. The run may be in progress.
 
     Raises:
-        UserError: if it isn't a run folder, or a snapshot is damaged.
+        UserError: if the path isn't a run folder, or a snapshot is damaged.
 
     Example:
         >>> found = learned_parameters(nn.Sequential(nn.Linear(8, 2), nn.PReLU(2)))

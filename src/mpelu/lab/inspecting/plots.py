@@ -1,4 +1,4 @@
-"""The figure of an inspection: signal, gradients, shares and parameters by depth."""
+"""Draws the figure of an inspection: signal, gradients, shares and parameters by depth."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 _KINDS = {"conv, linear": ("conv", "linear"), "norm": ("norm",), "activation": ("activation",)}
-_COLOURS = {"conv, linear": "#0072b2", "norm": "#999999", "activation": "#d55e00"}
+_COLORS = {"conv, linear": "#0072b2", "norm": "#999999", "activation": "#d55e00"}
 _SHARES = {
-    "linear_share": ("inputs > 0", "#0072b2"),
-    "saturated_share": ("inputs saturated", "#d55e00"),
-    "never_positive_share": ("channels never > 0", "#999999"),
-    "dead_share": ("channels dead", "#000000"),
+    "positive": ("inputs > 0", "#0072b2"),
+    "saturated": ("units saturated", "#d55e00"),
+    "linear": ("linear", "#009e73"),
+    "never_positive": ("never > 0", "#999999"),
+    "dead": ("dead", "#000000"),
 }
-_RESIDUAL_COLOURS = ("#440154", "#31688e", "#35b779", "#e0a500")
+_MOMENTS = {
+    "variance": "variance of outputs",
+    "signal": "signal: variance between samples",
+    "mean": "absolute mean of outputs",
+    "gradient": "mean square of the gradient at outputs",
+}
+_RESIDUAL_COLORS = ("#440154", "#31688e", "#35b779", "#e0a500")
 _PARAMETER_LOOKS = (("#009e73", "o"), ("#cc79a7", "x"), ("#0072b2", "s"), ("#e69f00", "^"))
 """Color and marker of the first learned parameter, the second and so on."""
 _DEPTH = "depth, in convolutional and linear layers"
@@ -30,7 +37,7 @@ Panel = Callable[[Axes], None]
 
 
 def draw_inspection(found: dict[str, Any], title: str) -> Figure:
-    """Moments, gradients, shares and parameters by depth, and parameters over training.
+    """Draws moments, gradients, shares and parameters by depth, and parameters over training.
 
     Args:
         found: the contents of inspect.json.
@@ -38,9 +45,7 @@ def draw_inspection(found: dict[str, Any], title: str) -> Figure:
     """
     rows = _with_depth(found["layers"])
     panels: list[Panel] = [
-        partial(_moment, rows=rows, key="variance", text="variance of outputs"),
-        partial(_moment, rows=rows, key="mean", text="absolute mean of outputs"),
-        partial(_moment, rows=rows, key="gradient_norm", text="gradient norm at outputs"),
+        partial(_moment, rows=rows, key=key, text=text) for key, text in _MOMENTS.items()
     ]
     depths = {(row["name"], row["call"]): row["depth"] for row in rows}
     if found["residual"] is not None:
@@ -60,7 +65,7 @@ def draw_inspection(found: dict[str, Any], title: str) -> Figure:
 
 
 def to_png(drawn: Figure) -> bytes:
-    """The figure as a PNG file."""
+    """Returns the figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
@@ -89,7 +94,7 @@ def _with_depth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _line(
     axes: Axes, points: Sequence[tuple[float, float]], *, label: str, color: str, marker: str = "o"
 ) -> None:
-    """Points joined by a faint line: in residual networks they jump within a block."""
+    """Draws points joined by a faint line: in residual networks they jump within a block."""
     x, y = [x for x, _ in points], [y for _, y in points]
     axes.plot(x, y, color=color, linewidth=0.8, alpha=0.35)
     size = 3.5 if len(points) < 100 else 1.5
@@ -105,7 +110,7 @@ def _titled(axes: Axes, title: str) -> None:
         axes.legend(
             loc="lower left",
             bbox_to_anchor=(-0.02, 0.97),
-            ncols=4,
+            ncols=5,
             frameon=False,
             fontsize=8,
             handletextpad=0.1,
@@ -119,18 +124,18 @@ def _moment(axes: Axes, *, rows: Sequence[dict[str, Any]], key: str, text: str) 
             (row["depth"], abs(row[key])) for row in rows if row["kind"] in kinds and row[key]
         ]
         if points:
-            _line(axes, points, label=name, color=_COLOURS[name])
+            _line(axes, points, label=name, color=_COLORS[name])
     axes.set_yscale("log")
     _titled(axes, text)
 
 
 def _shares(axes: Axes, *, rows: Sequence[dict[str, Any]]) -> None:
-    for key, (name, colour) in _SHARES.items():
+    for key, (name, color) in _SHARES.items():
         points = [(row["depth"], 100 * row[key]) for row in rows if row[key] is not None]
         if points:
-            _line(axes, points, label=name, color=colour)
+            _line(axes, points, label=name, color=color)
     axes.set_ylim(-3, 103)
-    _titled(axes, "inputs and channels of activations, %")
+    _titled(axes, "inputs and units of activations, %")
 
 
 def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, int], int]) -> None:
@@ -140,15 +145,15 @@ def _residuals(axes: Axes, *, residual: dict[str, Any], depths: dict[tuple[str, 
             for row in residual["layers"]
             if row["bounded"] is not None
         ]
-        colour = _RESIDUAL_COLOURS[index % len(_RESIDUAL_COLOURS)]
-        _line(axes, points, label=f"< {bound:g}", color=colour)
+        color = _RESIDUAL_COLORS[index % len(_RESIDUAL_COLORS)]
+        _line(axes, points, label=f"< {bound:g}", color=color)
     axes.set_ylim(-3, 103)
     _titled(axes, "inputs with a Taylor residual below the bound, %")
 
 
 def _by_depth(axes: Axes, *, learned: dict[str, Any], depths: dict[tuple[str, int], int]) -> None:
     labels: dict[str, str] = learned["labels"]
-    for (name, label), (colour, marker) in zip(
+    for (name, label), (color, marker) in zip(
         labels.items(), cycle(_PARAMETER_LOOKS), strict=False
     ):
         layers = [
@@ -159,8 +164,8 @@ def _by_depth(axes: Axes, *, learned: dict[str, Any], depths: dict[tuple[str, in
         means = [(at, sum(v) / len(v)) for at, v in zip(x, values, strict=True) if v]
         low = [min(v, default=float("nan")) for v in values]
         high = [max(v, default=float("nan")) for v in values]
-        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        _line(axes, means, label=label, color=colour, marker=marker)
+        axes.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+        _line(axes, means, label=label, color=color, marker=marker)
     _titled(axes, "learned parameters: mean and range")
 
 
@@ -171,15 +176,15 @@ def _over_training(
     order = {each["name"]: depths.get((each["name"], 1), 0) for each in layers}
     deepest = max(order.values(), default=1) or 1
     scale = matplotlib.colors.Normalize(0, deepest)
-    colours = matplotlib.colormaps["viridis"]
+    colors = matplotlib.colormaps["viridis"]
     for each in layers:
         values = [float("nan") if v is None else v for v in each["history"][name]["mean"]]
         axes.plot(
-            learned["epochs"], values, color=colours(scale(order[each["name"]])), linewidth=0.8
+            learned["epochs"], values, color=colors(scale(order[each["name"]])), linewidth=0.8
         )
     axes.set_title(f"{learned['labels'][name]} over training, mean of channels", loc="left")
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     assert axes.figure is not None
-    bar = axes.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colours), ax=axes)
+    bar = axes.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colors), ax=axes)
     bar.set_label("depth", fontsize=8)

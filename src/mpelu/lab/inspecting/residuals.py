@@ -1,29 +1,20 @@
-"""How many inputs of activations have a small Taylor residual: section 4.4 of the paper."""
+"""Measures how many inputs of activations have a small Taylor residual (section 4.4)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from mpelu.diagnosis import Moments
+from mpelu.elementwise import ElementwiseFunction, Value, as_value
 from mpelu.init import residual_share
-from mpelu.lab.inspecting.accumulators import RunningMoments, chunks, per_channel
-from mpelu.lab.inspecting.hooks import (
-    Batches,
-    ForwardHooks,
-    checked_batches,
-    checked_model,
-    preserved_state,
-)
-from mpelu.lab.inspecting.layers import (
-    InspectedLayer,
-    exponential_parameters,
-    find_layers,
-    residual_thresholds,
-)
+from mpelu.lab.inspecting.hooks import Batches, ForwardHooks, checked_batches, checked_model
+from mpelu.lab.inspecting.layers import InspectedLayer, add_values, chunks, find_layers
+from mpelu.modules import MIN_BETA
 
 RESIDUALS = (0.01, 0.5, 2.0, 4.5)
 """The bounds of the paper. For alpha = beta = 1 they hold for y > -0.1414, -1, -2 and -3."""
@@ -35,7 +26,7 @@ EDGES = tuple(step / _STEPS for step in range(-_REACH * _STEPS, _REACH * _STEPS 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerResiduals:
-    """The inputs y of one activation. Tuples of shares have one entry per residual bound."""
+    """Measurements of the inputs y of one activation. Shares have one entry per residual bound."""
 
     name: str
     """Path of the activation in the model."""
@@ -50,12 +41,12 @@ class LayerResiduals:
     variance: float
     """Population variance of y."""
     bounded: tuple[float, ...] | None
-    """Share of y with y > 0, or with alpha beta^2 y^2 / 2 below the bound, where alpha and beta are
-    those of the activation. 1 for piecewise linear activations; None for other kinds."""
+    """Share of y with y > 0, or with alpha beta^2 y^2 / 2 below the bound, given the activation's
+    alpha and beta. 1 for piecewise linear activations; None for other kinds."""
     above: tuple[float, ...]
     """Share of y above the threshold for alpha = beta = 1."""
     gaussian: tuple[float, ...] | None
-    """`bounded` according to `mpelu.init.residual_share` for y from N(0, variance)."""
+    """`bounded` in theory, if y were distributed as N(0, variance)."""
     counts: tuple[int, ...]
     """Histogram of y: below the first edge, between the edges, at or above the last edge."""
 
@@ -74,7 +65,7 @@ class ResidualHistogram:
     count: int
     """Number of inputs of all layers."""
     bounded: tuple[float, ...] | None
-    """Over the inputs of all layers for which it is known."""
+    """Share over the inputs of all layers with a known share."""
     above: tuple[float, ...]
     counts: tuple[int, ...]
 
@@ -88,11 +79,11 @@ def residual_histogram(
 ) -> ResidualHistogram:
     """Measures the shares of table 8 of the paper for every activation of a model.
 
-    The model is left as it was, as by `activation_statistics`.
+    The model doesn't change, as in `activation_statistics`.
 
     Args:
         model: any module that calls elementwise activations as submodules.
-        batches: as in `activation_statistics`.
+        batches: inputs of the model, as in `activation_statistics`.
         layers: names of activations (default: all).
         residuals: positive bounds on the residual.
 
@@ -109,18 +100,19 @@ def residual_histogram(
     if not residuals or not min(residuals) > 0:
         raise ValueError(f"{caller}: expected residuals > 0, got {list(residuals)}")
     found = find_layers(model, layers)
-    chosen = [layer for layer in found if layer.kind == "activation"]
-    if not chosen or (layers is not None and len(chosen) < len(found)):
-        others = [layer.name for layer in found if layer.kind != "activation"]
+    others = [name for name, layer in found.items() if layer.kind != "activation"]
+    if len(others) == len(found) or (layers is not None and others):
         raise ValueError(f"{caller}: expected activations, got {others[:3] or 'none'}")
-    records: dict[tuple[str, int], _ResidualRecord] = {}
+    records: dict[tuple[str, int], _Counts] = {}
 
-    def before(layer: InspectedLayer, call: int, inputs: Tensor) -> None:
-        fresh = _ResidualRecord(layer, call, tuple(residuals))
-        records.setdefault((layer.name, call), fresh).add(inputs)
+    def before(name: str, call: int, inputs: Tensor) -> None:
+        if (name, call) not in records:
+            records[name, call] = _Counts(name, call, found[name], tuple(residuals))
+        records[name, call].add(inputs)
 
-    hooks = ForwardHooks(model, before, lambda *_: None)
-    with torch.no_grad(), preserved_state(model), hooks.attached(chosen):
+    modules = {name: layer.module for name, layer in found.items() if name not in others}
+    hooks = ForwardHooks(model, modules, before, lambda *_: None)
+    with torch.no_grad(), hooks.attached():
         for batch in checked_batches(caller, batches):
             hooks.run(batch)
     if not records:
@@ -128,48 +120,93 @@ def residual_histogram(
     return _total(tuple(residuals), list(records.values()))
 
 
-@dataclass(slots=True)
-class _ResidualRecord:
-    layer: InspectedLayer
-    call: int
-    residuals: tuple[float, ...]
-    moments: RunningMoments = field(default_factory=RunningMoments)
-    bounded: list[int] = field(default_factory=list)
-    above: list[int] = field(default_factory=list)
-    counts: Tensor = field(default_factory=lambda: torch.zeros(len(EDGES) + 1, dtype=torch.int64))
+def _per_channel(value: Value, like: Tensor) -> Tensor:
+    """Shapes one number, or one per channel, so that it broadcasts over dimension 1 of `like`."""
+    tensor = torch.as_tensor(value, dtype=torch.float64, device=like.device).reshape(-1)
+    is_shared = tensor.numel() == 1 or like.dim() < 2
+    return tensor if is_shared else tensor.reshape(-1, *[1] * (like.dim() - 2))
+
+
+def _exponential_parameters(
+    activation: ElementwiseFunction | None,
+) -> tuple[Tensor, Tensor] | None:
+    """Returns the absolute value of alpha, and beta, per channel, on the CPU.
+
+    Piecewise linear activations have alpha 0: they are their own Taylor expansion.
+
+    Returns:
+        None for activations of any other kind.
+    """
+    if activation is None:
+        return None
+    if activation.slope is not None:
+        return torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    if activation.alpha is None or activation.beta is None:
+        return None
+    alpha = torch.as_tensor(activation.alpha, dtype=torch.float64).detach().cpu()
+    beta = torch.as_tensor(activation.beta, dtype=torch.float64).detach().cpu()
+    return (activation.scale * alpha).abs(), beta.clamp(min=MIN_BETA)
+
+
+def _thresholds(
+    activation: ElementwiseFunction | None, residuals: Sequence[float]
+) -> list[Value] | None:
+    """Returns the inputs above which the Taylor residual is below each bound.
+
+    Returns:
+        For each bound a number if it holds for all channels, otherwise a number per channel; None
+        if `_exponential_parameters` is None.
+    """
+    parameters = _exponential_parameters(activation)
+    if parameters is None:
+        return None
+    alpha, beta = parameters
+    return [as_value(-torch.sqrt(2 * each / alpha) / beta) for each in residuals]
+
+
+class _Counts:
+    """Counts the inputs of one call of an activation, by residual and by size."""
+
+    def __init__(
+        self, name: str, call: int, layer: InspectedLayer, residuals: tuple[float, ...]
+    ) -> None:
+        self.name, self.call, self.layer, self.residuals = name, call, layer, residuals
+        self.moments = Moments()
+        self.above = self.bounded = torch.zeros(len(residuals), dtype=torch.int64)
+        self.counts = torch.zeros(len(EDGES) + 1, dtype=torch.int64)
+        self._ones = _thresholds_of_ones(residuals)
+        self._own = _thresholds(layer.activation, residuals)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the residual of the activation is known."""
+        return self._own is not None
 
     def add(self, values: Tensor) -> None:
-        ones = _thresholds_of_ones(self.residuals)
-        own = residual_thresholds(self.layer.activation, self.residuals)
-        is_same = own is not None and all(isinstance(each, float) for each in own) and own == ones
         for part in chunks(values):
-            self.moments.add(part)
-            above = [int(torch.count_nonzero(part > threshold)) for threshold in ones]
-            self.above = _sum(self.above, above)
-            if is_same:
-                self.bounded = _sum(self.bounded, above)
-            elif own is not None:
-                bounded = [torch.count_nonzero(part > per_channel(each, part)) for each in own]
-                self.bounded = _sum(self.bounded, [int(each) for each in bounded])
+            add_values(self.moments, part)
+            self.above = self.above + _count_above(self._ones, part)
+            if self._own is not None:
+                self.bounded = self.bounded + _count_above(self._own, part)
             self.counts += _histogram(part).cpu()
 
     def result(self) -> LayerResiduals:
         count = self.moments.count
         return LayerResiduals(
-            name=self.layer.name,
+            name=self.name,
             call=self.call,
             type=type(self.layer.module).__name__,
             count=count,
             mean=self.moments.mean,
             variance=self.moments.variance,
-            bounded=tuple(n / count for n in self.bounded) if self.bounded else None,
-            above=tuple(n / count for n in self.above),
+            bounded=_shares([self.bounded], count) if self.is_bounded else None,
+            above=_shares([self.above], count),
             gaussian=self._gaussian(),
             counts=tuple(self.counts.tolist()),
         )
 
     def _gaussian(self) -> tuple[float, ...] | None:
-        parameters = exponential_parameters(self.layer.activation)
+        parameters = _exponential_parameters(self.layer.activation)
         variance = self.moments.variance
         if parameters is None or not 0 < variance < math.inf:
             return None
@@ -187,41 +224,41 @@ class _ResidualRecord:
         )
 
 
-def _total(residuals: tuple[float, ...], records: list[_ResidualRecord]) -> ResidualHistogram:
+def _total(residuals: tuple[float, ...], records: list[_Counts]) -> ResidualHistogram:
     count = sum(record.moments.count for record in records)
-    known = [record for record in records if record.bounded]
+    known = [record for record in records if record.is_bounded]
     known_count = sum(record.moments.count for record in known)
-    indices = range(len(residuals))
-    layers = tuple(record.result() for record in records)
     return ResidualHistogram(
         residuals=residuals,
         thresholds=tuple(_thresholds_of_ones(residuals)),
         edges=EDGES,
-        layers=layers,
+        layers=tuple(record.result() for record in records),
         count=count,
-        bounded=(
-            tuple(sum(record.bounded[i] for record in known) / known_count for i in indices)
-            if known
-            else None
-        ),
-        above=tuple(sum(record.above[i] for record in records) / count for i in indices),
-        counts=tuple(sum(column) for column in zip(*(each.counts for each in layers), strict=True)),
+        bounded=_shares([record.bounded for record in known], known_count) if known else None,
+        above=_shares([record.above for record in records], count),
+        counts=tuple(torch.stack([record.counts for record in records]).sum(0).tolist()),
     )
 
 
+def _shares(counts: Sequence[Tensor], total: int) -> tuple[float, ...]:
+    return tuple(each / total for each in torch.stack([*counts]).sum(0).tolist())
+
+
+def _count_above(thresholds: Sequence[Value], values: Tensor) -> Tensor:
+    """Counts the values above each threshold."""
+    above = [torch.count_nonzero(values > _per_channel(each, values)) for each in thresholds]
+    return torch.tensor([int(each) for each in above], dtype=torch.int64)
+
+
 def _thresholds_of_ones(residuals: Sequence[float]) -> list[float]:
-    """For alpha = beta = 1, the y above which the residual is below each bound."""
+    """Returns the y above which the residual is below each bound, for alpha = beta = 1."""
     return [-math.sqrt(2 * residual) for residual in residuals]
 
 
 def _histogram(values: Tensor) -> Tensor:
-    """Counts below the first edge, between edges, and at or above the last; without NaN."""
+    """Counts values below the first edge, between edges, and from the last edge on; skips NaN."""
     if values.isnan().any():
         values = values[~values.isnan()]
     least = -_REACH * _STEPS - 1
     bins = (values * _STEPS).floor_().clamp_(least, -least - 1).sub_(least).to(torch.int32)
     return torch.bincount(bins.flatten(), minlength=len(EDGES) + 1)
-
-
-def _sum(old: list[int], new: list[int]) -> list[int]:
-    return [a + b for a, b in zip(old, new, strict=True)] if old else new

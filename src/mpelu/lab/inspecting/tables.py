@@ -1,65 +1,55 @@
-"""The tables of an inspection, for the terminal."""
+"""Makes the tables of an inspection for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.markup import escape
-from rich.table import Table
+from mpelu.lab.tables import make_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _SHARES = {
-    "linear_share": "inputs > 0",
-    "saturated_share": "saturated",
-    "dead_share": "channels dead",
-    "never_positive_share": "never > 0",
+    "positive": "inputs > 0",
+    "saturated": "saturated",
+    "linear": "linear",
+    "dead": "dead",
+    "never_positive": "never > 0",
 }
+_NUMBERS = ("mean", "variance", "signal", "gradient")
 
 
-def inspection_tables(found: dict[str, Any]) -> list[Table]:
-    """A table of all layers and, if there are activations, two tables of them.
+def inspection_tables(found: dict[str, Any], width: int) -> list[Table]:
+    """Returns a table of all layers and, if there are activations, two tables of them.
 
     Args:
         found: the contents of inspect.json.
+        width: characters per line.
     """
-    tables = [_signal(found["layers"])]
-    residual = found["residual"]
-    if residual is not None:
-        activations = [row for row in found["layers"] if row["kind"] == "activation"]
-        tables.append(_shares(activations))
-        tables.append(_residuals(residual, found["activations"]))
-    return tables
-
-
-def _signal(rows: Sequence[dict[str, Any]]) -> Table:
-    return _table(
-        "Layers: their outputs, and the norm of the gradient there",
-        ("layer", "kind"),
-        ("mean", "variance", "gradient"),
+    layers, residual = found["layers"], found["residual"]
+    rows = [
         (
-            (
-                _label(row),
-                row["type"] if row["kind"] == "other" else row["kind"],
-                *(_number(row[key]) for key in ("mean", "variance", "gradient_norm")),
-            )
-            for row in rows
-        ),
-    )
-
-
-def _shares(rows: Sequence[dict[str, Any]]) -> Table:
-    return _table(
-        "Activations: share of inputs and of channels, in %",
-        ("activation", "type"),
-        tuple(_SHARES.values()),
-        ((_label(row), row["type"], *(_percent(row[key]) for key in _SHARES)) for row in rows),
-    )
-
-
-def _residuals(residual: dict[str, Any], learned: dict[str, Any]) -> Table:
-    by_name = {layer["name"]: layer for layer in learned["layers"]}
-    parameters: dict[str, str] = learned["labels"]
+            _label(row),
+            row["type"] if row["kind"] == "other" else row["kind"],
+            *(_number(row[key]) for key in _NUMBERS),
+        )
+        for row in layers
+    ]
+    title = "Layers: their outputs, and the mean square of the gradient there"
+    tables = [_table(title, ("layer", "kind", *_NUMBERS), rows, width, texts=2)]
+    if residual is None:
+        return tables
+    rows = [
+        (_label(row), row["type"], *(_percent(row[key]) for key in _SHARES))
+        for row in layers
+        if row["kind"] == "activation"
+    ]
+    title = "Activations: share of inputs above zero, and of units, in %"
+    header = ("activation", "type", *_SHARES.values())
+    tables.append(_table(title, header, rows, width, texts=2))
+    by_name = {layer["name"]: layer for layer in found["activations"]["layers"]}
+    parameters: dict[str, str] = found["activations"]["labels"]
     bounds = residual["residuals"]
     unknown = [None] * len(bounds)
     rows = [
@@ -71,41 +61,23 @@ def _residuals(residual: dict[str, Any], learned: dict[str, Any]) -> Table:
         for row in residual["layers"]
     ]
     rows.append(("all", *[""] * len(parameters), *map(_percent, residual["bounded"] or unknown)))
-    return _table(
-        "Activations: share of inputs with a Taylor residual below each bound, in %",
-        ("activation",),
-        (
-            *(label.partition(" of ")[0] for label in parameters.values()),
-            *(f"< {bound:g}" for bound in bounds),
-        ),
-        rows,
-    )
+    title = "Activations: share of inputs with a Taylor residual below each bound, in %"
+    labels = [label.partition(" of ")[0] for label in parameters.values()]
+    header = ("activation", *labels, *(f"< {bound:g}" for bound in bounds))
+    return [*tables, _table(title, header, rows, width, texts=1)]
 
 
 def _table(
-    title: str, texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, texts: int
 ) -> Table:
-    """A table whose text is wrapped, never cut off, where the terminal is too narrow."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for name in texts:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
+    """Makes a table with a title. Its first columns are texts, the others numbers."""
+    table = make_table(header, rows, width, right=range(texts, len(header)))
+    table.title, table.title_justify, table.title_style = title, "left", ""
     return table
 
 
 def _label(row: dict[str, Any]) -> str:
-    """The layer's name, with the number of the call from the second call on."""
+    """Returns the layer's name, with the number of the call from the second call on."""
     name = row["name"] or "(model)"
     return name if row["call"] == 1 else f"{name} #{row['call']}"
 
@@ -119,7 +91,7 @@ def _percent(value: float | None) -> str:
 
 
 def _range(values: Sequence[float] | None) -> str:
-    """One number if all are equal, otherwise minimum and maximum.
+    """Formats one number if all are equal, otherwise minimum and maximum.
 
     Example:
         >>> _range([0.25, 0.25]), _range([0.12345, 1.5])

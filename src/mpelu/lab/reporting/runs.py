@@ -16,12 +16,14 @@ from mpelu.lab.run.folder import Run
 
 QUANTITIES = (
     "variance",
+    "signal",
     "mean",
-    "linear_share",
-    "dead_share",
-    "saturated_share",
-    "never_positive_share",
-    "gradient_norm",
+    "gradient",
+    "positive",
+    "dead",
+    "saturated",
+    "linear",
+    "never_positive",
 )
 """The quantities of an inspection that are plotted by depth."""
 MOST_LAYERS = 3000

@@ -2,12 +2,14 @@
 
 const QUANTITIES = {
   variance: { text: "variance of outputs", log: true },
+  signal: { text: "variance between samples", log: true },
   mean: { text: "mean of outputs", log: false },
-  linear_share: { text: "share of inputs above 0", log: false },
-  dead_share: { text: "share of dead channels", log: false },
-  saturated_share: { text: "share of saturated inputs", log: false },
-  never_positive_share: { text: "share of channels never above 0", log: false },
-  gradient_norm: { text: "gradient norm", log: true },
+  gradient: { text: "mean square of the gradient", log: true },
+  positive: { text: "share of inputs above 0", log: false },
+  dead: { text: "share of dead units", log: false },
+  saturated: { text: "share of saturated units", log: false },
+  linear: { text: "share of linear units", log: false },
+  never_positive: { text: "share of units never above 0", log: false },
 };
 
 function depthSection(data) {
