@@ -48,27 +48,27 @@ class Habits(nn.Module):
 
 REFUSED: dict[str, tuple[Callable[[], tuple[nn.Module, dict[str, Any]]], str]] = {
     "inputs that fail": (
-        lambda: (Habits(), {"example_inputs": torch.randn(2, 5)}),
+        lambda: (Habits(), {"inputs": torch.randn(2, 5)}),
         r"expected inputs the model can run on, got shapes \[\[2, 5\]\]: mat1 and mat2",
     ),
     "inputs that aren't finite": (
-        lambda: (Habits(), {"example_inputs": torch.full((2, 4), torch.nan)}),
+        lambda: (Habits(), {"inputs": torch.full((2, 4), torch.nan)}),
         "expected finite inputs",
     ),
-    "no tensors": (lambda: (Habits(), {"example_inputs": [3]}), "expected tensors as inputs"),
+    "no tensors": (lambda: (Habits(), {"inputs": [3]}), "expected tensors as inputs"),
     "nothing there": (
         lambda: (nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()), {}),
         "expected a model with activations, found none in Sequential",
     ),
     "only functions": (
-        lambda: (Functional(), {"example_inputs": torch.randn(2, 3, 6, 6)}),
+        lambda: (Functional(), {"inputs": torch.randn(2, 3, 6, 6)}),
         r"nothing to swap in Functional; function relu at Functional: called at .*convert_models.py"
         r":\d+; rewrite=True swaps it",
     ),
     "nothing kept": (
         lambda: (
             nn.Sequential(nn.Linear(4, 2), nn.GELU()),
-            {"example_inputs": torch.randn(2, 4), "keep_function": True},
+            {"inputs": torch.randn(2, 4), "keep_function": True},
         ),
         "nothing to swap in Sequential; GELU at 1: no MPELU equals GELU",
     ),
@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Callable[[], tuple[nn.Module, dict[str, Any]]], str]] =
         "dim='body.2' not found among the activations, such as function, body.1, body.3",
     ),
     "dim out of range": (
-        lambda: (Habits(), {"example_inputs": torch.randn(2, 4), "dim": 2}),
+        lambda: (Habits(), {"inputs": torch.randn(2, 4), "dim": 2}),
         r"expected dim to be a dimension of the input of function, got 2 for shape \[2, 4\]",
     ),
     "a name in replace": (lambda: (Habits(), {"replace": ["relu"]}), "expected replace as a tuple"),
@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Callable[[], tuple[nn.Module, dict[str, Any]]], str]] =
     "infinite alpha": (lambda: (Habits(), {"alpha": float("inf")}), "expected finite alpha"),
     "rewriting without inputs": (
         lambda: (Habits(), {"rewrite": True}),
-        "rewrite=True requires example_inputs",
+        "rewrite=True requires inputs",
     ),
     "an activation": (lambda: (nn.ReLU(), {}), "expected a model that contains activations"),
     "a wrapper": (
@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[Callable[[], tuple[nn.Module, dict[str, Any]]], str]] =
     "converted before as far as it went": (
         lambda: (
             _converted(nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.GELU()), keep_function=True),
-            {"example_inputs": torch.randn(2, 4), "keep_function": True},
+            {"inputs": torch.randn(2, 4), "keep_function": True},
         ),
         "nothing to swap in Sequential, which has 1 MPELU already; GELU at 2: no MPELU equals GELU",
     ),
@@ -243,7 +243,7 @@ def test_checkpoints_that_do_not_fit_change_nothing(case: str) -> None:
 def test_a_model_without_memory_is_refused_with_inputs() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    with pytest.raises(ValueError, match=r"got 0\.weight on meta; leave example_inputs out"):
+    with pytest.raises(ValueError, match=r"got 0\.weight on meta; leave inputs out"):
         mpelu.convert(model, torch.randn(2, 4))
     mpelu.convert(model)
     assert isinstance(model[1], mpelu.MPELU)

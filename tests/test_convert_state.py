@@ -71,7 +71,7 @@ def test_in_another_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["several widths", "one width", "permuted"])
-def test_the_first_batch_makes_the_same_model_as_example_inputs(case: str) -> None:
+def test_the_first_batch_makes_the_same_model_as_inputs(case: str) -> None:
     make, shape = CASES[case]
     x = torch.randn(shape)
     given, waiting = make().eval(), make().eval()

@@ -25,8 +25,8 @@ def plain(
     layers = [each for _ in range(depth) for each in (nn.Linear(width, width), activation())]
     model = nn.Sequential(*layers, nn.Linear(width, 10))
     if method:
-        options: dict[str, Any] = {"std": std} if method == "gaussian" else {}
-        mpelu.init.initialize_(model, method=method, **options)
+        chosen = mpelu.init.Gaussian(std=std) if method == "gaussian" else method
+        mpelu.init.initialize_(model, method=chosen)
     return model
 
 
@@ -77,7 +77,7 @@ def test_small_gaussian_weights_lose_the_signal_and_the_cure_is_measured() -> No
     found = mpelu.diagnose(model, batch(), torch.arange(48) % 10)
     assert found.findings[0].kind == "signal dies"
     assert found.sentence.startswith("layer 2, `2`: the signal's variance falls to ")
-    assert "initialize_(model, example_inputs, method='exact') would hold it at" in found.sentence
+    assert "initialize_(model, inputs, 'exact') would hold it at" in found.sentence
     cured = copy.deepcopy(model)
     mpelu.init.initialize_(cured, batch(), generator=torch.Generator().manual_seed(0))
     assert between_samples(cured(batch())) == pytest.approx(promised(found), rel=0.06)
@@ -173,7 +173,7 @@ def test_values_that_are_not_finite_are_found_first() -> None:
     model[2].weight.data[0, 0] = float("nan")
     found = mpelu.diagnose(model, batch())
     assert found.sentence.startswith("layer 2, `2`: its outputs are NaN or infinite")
-    assert "initialize_(model, example_inputs, method='exact')" in found.sentence
+    assert "initialize_(model, inputs, 'exact')" in found.sentence
 
 
 def test_rows_are_what_autograd_says() -> None:
@@ -505,7 +505,7 @@ def test_equal_rows_of_a_weight_are_found() -> None:
     nn.init.constant_(model[2].weight, 0.1)
     found = mpelu.diagnose(model, batch(16))
     assert found.sentence.startswith("layer 1, `0`: all rows of its weight are equal")
-    assert "initialize_(model, example_inputs, method='exact')" in found.sentence
+    assert "initialize_(model, inputs, 'exact')" in found.sentence
     transposed: Any = nn.Sequential(nn.ConvTranspose1d(16, 8, 3), nn.ReLU(), nn.Conv1d(8, 4, 3))
     with torch.no_grad():
         transposed[0].weight.copy_(torch.randn(16, 1, 3).expand(16, 8, 3))

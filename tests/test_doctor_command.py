@@ -74,10 +74,10 @@ def first_line(arguments: list[str], capsys: pytest.CaptureFixture[str], code: i
 def test_the_first_line_says_what_is_wrong(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = first_line([f"{mine}:sigmoid", "--input", "32"], capsys, 1)
     assert "the signal's variance falls to" in said
-    assert "with MPELU for Sigmoid, initialize_(model, example_inputs, method='exact')" in said
+    assert "with MPELU for Sigmoid, initialize_(model, inputs, 'exact')" in said
     said = first_line([f"{mine}:gaussian", "--data", "digits", "--samples", "16"], capsys, 1)
     assert "the signal's variance falls to" in said
-    assert "initialize_(model, example_inputs, method='exact') would hold it at" in said
+    assert "initialize_(model, inputs, 'exact') would hold it at" in said
 
 
 def test_a_healthy_network_ends_with_zero(mine: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ class MPELUByWidth(nn.Module):
             raise ValueError(
                 f"MPELUByWidth: expected {' or '.join(self.widths)} channels in dimension "
                 f"{self.dim}, the widths this model was converted for, got {width} in input of "
-                f"shape {list(input.shape)}; convert with example_inputs that have this width"
+                f"shape {list(input.shape)}; convert with inputs that have this width"
             )
         output: Tensor = self.widths[width](input)
         return output
@@ -207,5 +207,5 @@ def _dim_by_size(input: Tensor, widths: Sequence[int]) -> int:
     raise ValueError(
         f"convert: expected dim=1 or dim=-1 to be given, got input of shape {list(input.shape)} "
         f"for parameters of {' or '.join(map(str, widths))} channels, which "
-        f"{'fit both' if fitting else 'fit neither'}; convert with dim=, or with example_inputs"
+        f"{'fit both' if fitting else 'fit neither'}; convert with dim=, or with inputs"
     )

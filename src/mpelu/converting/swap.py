@@ -22,7 +22,7 @@ from mpelu.modules import MIN_BETA, MPELU
 
 def convert(
     model: nn.Module,
-    example_inputs: Inputs | None = None,
+    inputs: Inputs | None = None,
     *,
     replace: Sequence[type[nn.Module]] | None = None,
     alpha: float | None = None,
@@ -35,12 +35,12 @@ def convert(
 ) -> Conversion:
     """Swaps a model's activations for channel-wise MPELU, in place.
 
-    The number and the dimension of the channels come from a forward pass on the example inputs. If
+    The number and the dimension of the channels come from a forward pass on the inputs. If
     an error is raised, the model is unchanged.
 
     Args:
         model: any network that isn't compiled, scripted or wrapped for several processes yet.
-        example_inputs: one tensor, a tuple of positional arguments or a dict of keyword arguments.
+        inputs: one tensor, a tuple of positional arguments or a dict of keyword arguments.
             Without them, the MPELUs take their channels from a state_dict or from the first batch.
         replace: classes to replace, such as (nn.ReLU, nn.SiLU). Modules of other classes and
             functions in attributes are replaced too if they compute the same. Default: all
@@ -73,19 +73,19 @@ def convert(
         >>> [row.channels for row in report.rows]
         [(16,), (8,)]
     """
-    _check_model(model, example_inputs)
+    _check_model(model, inputs)
     _check_options(replace, alpha, beta, keep_function, dim)
-    if rewrite and example_inputs is None:
-        raise ValueError("convert: rewrite=True requires example_inputs")
+    if rewrite and inputs is None:
+        raise ValueError("convert: rewrite=True requires inputs")
     skipped = [skip] if isinstance(skip, str) else list(skip or ())
     given = Start(1.0 if alpha is None else float(alpha), 1.0 if beta is None else float(beta))
     with _unchanged_on_error(model):
         before: list[Tensor] = []
-        if keep_function and example_inputs is not None:
-            before = outputs(model, example_inputs)
+        if keep_function and inputs is not None:
+            before = outputs(model, inputs)
         rewriting = Rewriting()
-        if rewrite and example_inputs is not None:
-            rewriting = rewrite_functions(model, example_inputs, replace, skipped)
+        if rewrite and inputs is not None:
+            rewriting = rewrite_functions(model, inputs, replace, skipped)
         places = find_places(model, replace)
         check_paths(model, places, skipped, dim)
         for place in places:
@@ -94,17 +94,17 @@ def convert(
             else:
                 place.start = start_of(place.kind, beta) if keep_function else given
         left = {id(place.module) for place in places if isinstance(place.start, str)}
-        observed = observe(model, example_inputs, [place.module for place in places], left)
+        observed = observe(model, inputs, [place.module for place in places], left)
         rows = swap_all(places, observed.modules, shared, dim, rewriting.notes)
         functions = observed.functions
-        if any(place.is_function_again for place in places) and example_inputs is not None:
-            functions = observe(model, example_inputs).functions  # with those put back
+        if any(place.is_function_again for place in places) and inputs is not None:
+            functions = observe(model, inputs).functions  # with those put back
         rows += _functions_left(model, functions, rewriting if rewrite else None)
         if not any(row.is_swapped for row in rows):
             raise ValueError(_nothing_to_swap(model, rows))
         difference = None
-        if keep_function and example_inputs is not None:
-            difference = _difference(before, outputs(model, example_inputs))
+        if keep_function and inputs is not None:
+            difference = _difference(before, outputs(model, inputs))
     return Conversion(
         model=model,
         rows=tuple(rows),
@@ -206,7 +206,7 @@ def _check_model(model: Any, inputs: Inputs | None) -> None:
         meta = next((name for name, each in model.named_parameters() if each.is_meta), None)
         if meta is not None:
             raise ValueError(
-                f"convert: expected weights with memory, got {meta} on meta; leave example_inputs "
+                f"convert: expected weights with memory, got {meta} on meta; leave inputs "
                 "out, or load the weights first"
             )
 

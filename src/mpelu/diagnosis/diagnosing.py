@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from mpelu.converting import convert
 from mpelu.diagnosis.findings import class_name, findings_about, findings_of, worst_first
 from mpelu.diagnosis.measure import Batch, DiagnosisError, Loss, Measurement, measure
-from mpelu.diagnosis.report import CURABLE, METHODS, Diagnosis, Trial, gradient_ratio, sentence_of
+from mpelu.diagnosis.report import CURABLE, Diagnosis, Trial, gradient_ratio, sentence_of
 from mpelu.graph import Inputs, check_inputs, check_model, copied, input_error, reason, unwrap
-from mpelu.init import initialize_
+from mpelu.init import METHODS, initialize_
 from mpelu.modules import MPELU
 
 
 def diagnose(
     model: nn.Module,
-    example_inputs: Inputs,
+    inputs: Inputs,
     targets: Tensor | None = None,
     loss: Loss | None = None,
     *,
@@ -34,7 +34,7 @@ def diagnose(
 
     Args:
         model: any network, also inside DistributedDataParallel or torch.compile.
-        example_inputs: batch of different samples, at least 16 where possible, as one tensor, a
+        inputs: batch of different samples, at least 16 where possible, as one tensor, a
             tuple of positional arguments or a dict of keyword arguments.
         targets: targets of the loss. Integer targets use cross entropy; floating-point targets use
             the mean squared error.
@@ -59,10 +59,10 @@ def diagnose(
     """
     model = unwrap(model)
     check_model("diagnose", model, None)
-    check_inputs("diagnose", example_inputs)
+    check_inputs("diagnose", inputs)
     gpus = sorted({each.get_device() for each in model.parameters() if each.is_cuda})
     is_trained = any(each.requires_grad for each in model.parameters())
-    batch = Batch(example_inputs, targets, loss)
+    batch = Batch(inputs, targets, loss)
     if batch.size < 2:  # the signal is what differs between samples
         raise ValueError("diagnose: expected at least two samples, got one")
     say = progress or (lambda text: None)
@@ -81,7 +81,7 @@ def diagnose(
         except DiagnosisError:
             raise
         except Exception as error:
-            raise input_error("diagnose", example_inputs, error) from error
+            raise input_error("diagnose", inputs, error) from error
         if not measured.layers:
             raise ValueError(
                 "diagnose: expected a layer with a weight that can be watched, got none in "
@@ -120,7 +120,7 @@ def _trials_of(
         say: function that receives a line before each trial.
     """
     helps = False
-    for method in METHODS:
+    for method in [name for name, kind in METHODS.items() if kind.is_remedy]:
         say(f"trying initialization {method}")
         trial = _trial(model, method, batch)
         helps = helps or not trial.problem

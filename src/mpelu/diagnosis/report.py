@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-METHODS = ("exact", "taylor", "msra", "xavier", "lsuv")
-"""Initializations to try. The sentence names the first that helps."""
 CURABLE = (
     "non-finite", "signal dies", "signal explodes", "gradient vanishes", "gradient explodes",
     "dead", "symmetric", "saturated", "linear",
@@ -178,9 +176,10 @@ def sentence_of(
         return worst.text
     cure = next((trial for trial in trials if not trial.problem), None)
     if cure is None:
-        return f"{worst.text}; no initialization of {', '.join(METHODS)} would change that"
+        tried = dict.fromkeys(trial.method for trial in trials)
+        return f"{worst.text}; no initialization of {', '.join(tried)} would change that"
     assert cure.signal is not None
-    call = f"initialize_(model, example_inputs, method='{cure.method}')"
+    call = f"initialize_(model, inputs, '{cure.method}')"
     if cure.swapped:
         call = f"no initialization alone would change that; {cure.swap}, {call}"
     verb = "hold it at" if worst.kind.startswith("signal") else "give the signal a variance of"
