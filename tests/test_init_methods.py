@@ -91,6 +91,22 @@ def test_a_method_may_draw_from_a_distribution_of_its_own() -> None:
         assert row.measured == pytest.approx(1, abs=0.25)
 
 
+def test_an_error_while_a_method_draws_restores_the_model() -> None:
+    class Fails(init.Exact):
+        name = "fails"
+
+        def draw_(self, weight: torch.Tensor, std: object, generator: object) -> None:
+            weight.zero_()
+            if weight.size(0) == 10:
+                raise RuntimeError("no more numbers")
+
+    model = mlp()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(RuntimeError, match="no more numbers"):
+        init.initialize_(model, method=Fails())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_a_registered_method_is_an_init_of_the_lab_and_a_remedy_of_the_doctor(
     lecun: type[init.Method],
 ) -> None:

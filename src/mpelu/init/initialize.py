@@ -34,7 +34,7 @@ from mpelu.init.depth import Structure, report_depth, shaped
 from mpelu.init.fill import fill_all_, reset_norms_, zero_weights
 from mpelu.init.lsuv import lsuv_
 from mpelu.init.measure import Measured, balance_gradients_, measure_
-from mpelu.init.methods import LSUV, Deep, Fitted, Method, find_method
+from mpelu.init.methods import LSUV, Deep, Fitted, Gaussian, Method, find_method
 from mpelu.init.operations import is_known
 from mpelu.init.planner import plan
 from mpelu.init.report import Initialization, rows_of
@@ -120,6 +120,7 @@ def initialize_(
             guards.enter_context(unchanged_on_error(model))
         elif (
             used.distribution == "orthogonal"
+            or type(used).draw_ not in (Method.draw_, Gaussian.draw_)
             or not all(map(_is_plain, parameters.values()))
             or any(each.is_inverted for each in planned.plans)
         ):
