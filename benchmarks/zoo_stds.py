@@ -64,7 +64,7 @@ def case(name: str, method: str, has_inputs: bool, seed: int) -> Case:
     found = {
         path: deviation(tensor)
         for path, tensor in model.state_dict().items()
-        if tensor.is_floating_point() or tensor.is_complex()
+        if isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex())
     }
     for row in report.rows:
         if row.predicted is not None:

@@ -740,3 +740,52 @@ def test_a_model_whose_weights_all_are_zero_is_set() -> None:
         report = initialize_(nn.Sequential(one, norm, nn.ReLU(), other), torch.randn(64, 64))
         assert all(row.rule.startswith("exact") for row in report.rows)
         assert norm.weight.all()
+
+
+def test_tensors_in_a_list_feed_a_layer_too() -> None:
+    class Spectral(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(16, 16))
+            self.last = nn.Linear(16, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.last(torch.einsum("bi,oi->bo", [x, self.weight]))
+            return output
+
+    report = initialize_(Spectral(), torch.randn(256, 16))
+    assert report.rows[0].measured == pytest.approx(1, abs=0.3)
+
+
+def test_moments_out_of_the_range_of_a_float_are_noted() -> None:
+    class Grows(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.exp(20 * x)
+
+    model = nn.Sequential(nn.Linear(8, 8), Grows(), nn.Linear(8, 8))
+    for method in ("taylor", "exact"):
+        report = initialize_(model, torch.randn(64, 8), method)
+        assert report.rows[1].notes
+        assert 0 < report.rows[1].std < 1e-10
+
+
+def test_complex_tensors_may_feed_a_layer() -> None:
+    class Fourier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(16, 16, dtype=torch.cfloat))
+            self.last = nn.Linear(16, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            spectrum = torch.einsum("bi,oi->bo", torch.fft.fft(x), self.weight)
+            output: Tensor = self.last(torch.fft.ifft(spectrum).real)
+            return output
+
+    report = initialize_(Fourier(), torch.randn(256, 16))
+    assert report.rows[-1].measured == pytest.approx(1, rel=0.5)
+
+
+def test_biases_of_what_rounding_leaves_are_not_drawn() -> None:
+    model = nn.Sequential(*[m for _ in range(3) for m in (nn.Linear(64, 64), nn.ReLU())])
+    initialize_(model, method="critical")
+    assert not any(layer.bias.any() for layer in model if isinstance(layer, nn.Linear))

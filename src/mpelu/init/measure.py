@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -101,12 +101,8 @@ def measure_(
         nonlocal entering
         layer = layer_of(call)
         if layer is not None:
-            refs, values = [*call.args, *call.kwargs.values()], [*args, *kwargs.values()]
-            entering = next(
-                value
-                for ref, value in zip(refs, values, strict=True)
-                if isinstance(ref, Ref) and ref.index == layer.fed
-            )
+            pairs = _pairs([*call.args, *call.kwargs.values()], [*args, *kwargs.values()])
+            entering = next(value for ref, value in pairs if ref.index == layer.fed)
 
     def measure(call: Call, output: Tensor, run: Any) -> Tensor:
         layer = layer_of(call)
@@ -173,6 +169,15 @@ def measure_(
         known=is_known,
     )
     return outcomes
+
+
+def _pairs(refs: Sequence[Any], values: Sequence[Any]) -> Iterator[tuple[Ref, Tensor]]:
+    """Each reference among the arguments of a call, also in lists, with its tensor."""
+    for ref, value in zip(refs, values, strict=True):
+        if isinstance(ref, Ref):
+            yield ref, value
+        elif isinstance(ref, (tuple, list)):
+            yield from _pairs(ref, value)
 
 
 def balance_gradients_(
@@ -314,7 +319,8 @@ def variance_of(output: Tensor) -> float:
 
 def mean_square_of(output: Tensor) -> float:
     """Over all elements."""
-    return _observed(output, lambda values: values.square().mean())
+    real = output.abs() if output.is_complex() else output
+    return _observed(real, lambda values: values.square().mean())
 
 
 def _observed(output: Tensor, moment: Callable[[Tensor], Tensor]) -> float:

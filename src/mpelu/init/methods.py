@@ -301,7 +301,7 @@ class Critical(Exact):
             kept = variance * incoming.fan_in * reached * average(signal.second)
             missing = incoming.target - kept
             if missing > -1e-6:
-                return variance**0.5, max(0.0, missing)
+                return variance**0.5, missing if missing > _ROUNDING else 0.0
         return self.rule(incoming), 0.0  # an activation that needs biases of less than none
 
 
@@ -423,6 +423,8 @@ class LSUV(Method):
         return self.name
 
 
+_ROUNDING = 1e-12
+"""A variance of biases below this is what rounding leaves."""
 _LEAST_SHARE = 0.01
 """The tangents at zero are given up where they have less than this share of E[f^2]."""
 

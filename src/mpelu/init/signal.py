@@ -78,7 +78,7 @@ class Signal:
 
     @property
     def second(self) -> Value:
-        return self.variance + self.mean**2
+        return self.variance + self.mean * self.mean  # a power of a float may overflow
 
     @property
     def slope_before(self) -> float:
@@ -185,7 +185,7 @@ def activated(signal: Signal, name: str, activation: ElementwiseFunction, factor
     after = Signal(
         mean=first,
         variance=variance_after,
-        factor=by_rule if math.isfinite(average(by_rule)) else variance_after + first**2,
+        factor=by_rule if math.isfinite(average(by_rule)) else variance_after + first * first,
         sources=(Source(name, activation),),
         channels=signal.channels,
         before=(activation, mean, variance),
@@ -202,7 +202,7 @@ def _spread(
 ) -> tuple[Value, Value]:
     """Mean and variance after an activation."""
     first, second = activation.moments(mean, variance, maximum_of=maximum_of)
-    spread = second - first**2
+    spread = second - first * first
     return first, spread.clamp(min=0) if isinstance(spread, Tensor) else max(0.0, spread)
 
 

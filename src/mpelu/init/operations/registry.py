@@ -231,13 +231,18 @@ def elementwise(step: Step, probe: bool = False) -> Signal | None:
         return output
 
     has_parameters = any(isinstance(value, Tensor) and value.numel() > 1 for value in call.args)
+    given = None
+    if not has_parameters:
+        given = key_of_value(substitute([call.args, call.kwargs], Ref, lambda _: "input"))
     if probe or has_parameters:
         channels = step.first.channels or 1 if has_parameters else 1
         dims = 4 if call.shape is None else max(2, len(call.shape))
-        activation = elementwise_function(on_tensor, call.name, channels, dims)
+        # Python's own functions, such as % on sizes, are decided by their arguments.
+        own = None if given is None else key_of_value(function)
+        key = None if own is None else (own, given)
+        activation = elementwise_function(on_tensor, call.name, channels, dims, key)
     else:
         # A function with a rule is torch's own, so that it and its other arguments say all.
-        given = key_of_value(substitute([call.args, call.kwargs], Ref, lambda _: "input"))
         activation = ElementwiseFunction(
             name=call.name,
             apply=lambda y: on_tensor(y.clone()),
