@@ -231,14 +231,14 @@ class _Walk:
         """The signal that feeds a layer, with notes where it is in doubt."""
         signal = self._signal(layer.fed)
         if self._method.reads_moments:
-            by_tangents = self._method.reads_tangents
-            if _is_astray(signal, signal.factor if by_tangents else signal.second):
-                doubts = (SCALELESS_NOTE, *signal.doubts)[:4]
-                if by_tangents:
-                    signal = replace(signal, factor=1.0, doubts=doubts)
-                else:
-                    sources, channels = signal.sources, signal.channels
-                    signal = Signal(sources=sources, channels=channels, doubts=doubts)
+            by_tangents, doubts = self._method.reads_tangents, (SCALELESS_NOTE, *signal.doubts)[:4]
+            if by_tangents and _is_astray(signal, signal.factor):
+                signal = replace(signal, factor=1.0, doubts=doubts)
+            if _is_astray(signal, signal.second):
+                factor = signal.factor if by_tangents else 1.0
+                signal = Signal(
+                    factor=factor, sources=signal.sources, channels=signal.channels, doubts=doubts
+                )
         if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
             signal = doubted(signal, PADDING_NOTE)
         if average(signal.second) == 0:
