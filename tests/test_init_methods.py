@@ -129,14 +129,14 @@ def test_an_option_that_a_method_does_not_have_is_refused_by_the_lab() -> None:
 
 @pytest.mark.parametrize("wrong", ["kaiming", None, 3, init.Exact])
 def test_what_is_no_method_is_refused(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"expected a method of \['exact'.*or an object such as"):
+    with pytest.raises(ValueError, match=r"expected one of \['exact'.*or an object such as"):
         init.initialize_(mlp(), method=wrong)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_registered_is_refused() -> None:
     with pytest.raises(TypeError, match="expected a subclass of Method, got 3"):
         init.register_method(3)  # type: ignore[type-var]
-    with pytest.raises(TypeError, match="expected Nameless to have a name"):
+    with pytest.raises(TypeError, match="Nameless requires a name"):
         init.register_method(type("Nameless", (init.Method,), {}))
 
 

@@ -1,4 +1,4 @@
-"""Operations that keep the values or join them: shapes, order, copies, concatenation, constants."""
+"""Rules for operations that keep or join values: shapes, order, copies, joins and constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ prims: Any = torch.ops.prims
     dropout._DropoutNd,
     nn.Flatten,
     nn.Identity,
-    nn.Sequential,  # one without modules
+    nn.Sequential,  # an empty one
     nn.Unflatten,
     nn.Upsample,
     padding._ReflectionPadNd,
@@ -106,25 +106,25 @@ def _where(step: Step) -> Signal | None:
 
 @register_operation(Tensor.__setitem__)
 def _assign(step: Step) -> Signal:
-    """The values assigned; what else the tensor holds is taken to be like them."""
+    """Returns the signal of the assigned values; the rest of the tensor is assumed to be alike."""
     return mixed(step.signal(step.call.args[2]))
 
 
 @register_operation(aten.copy, aten.copy_)
 def _copy(step: Step) -> Signal:
-    """The values copied; in place too."""
+    """Returns the signal of the copied values, also in place."""
     source = step.call.argument(1, "src")
     return step.signal(source) if isinstance(source, Ref) else mixed(step.first)
 
 
 def pad_amounts(call: Call) -> Any:
-    """How much is put before and after along each dimension, from the last one on."""
+    """Returns the padding before and after each dimension, starting with the last."""
     is_module = isinstance(call.target, nn.Module)
     return call.target.padding if is_module else call.argument(1, "pad", ())  # type: ignore[union-attr]
 
 
 def pads_zeros(call: Call) -> bool:
-    """Whether the call puts zeros around its input."""
+    """Returns whether the call puts zeros around its input."""
     if isinstance(call.target, padding._ConstantPadNd):
         return not call.target.value
     if isinstance(call.target, nn.Module) or call.name not in ("pad", "constant_pad_nd"):
@@ -136,7 +136,7 @@ def pads_zeros(call: Call) -> bool:
 
 @register_operation(padding._ConstantPadNd, *named("pad", "constant_pad_nd"))
 def _pad(step: Step) -> Signal | None:
-    """Zeros for new channels; new positions take their share of the moments."""
+    """Adds zeros for new channels; new positions reduce the moments by their share."""
     call, signal = step.call, step.first
     amounts = pad_amounts(call)
     dims = len(call.shape) if call.shape is not None else 4
@@ -144,7 +144,7 @@ def _pad(step: Step) -> Signal | None:
     if not isinstance(amounts, (tuple, list)):
         return signal
     if not all(isinstance(amount, int) for amount in amounts):
-        return doubted(signal, Note(f"fed by {call.name} by a number of zeros that is not known"))
+        return doubted(signal, Note(f"fed by {call.name}, which adds an unknown number of zeros"))
     if len(amounts) <= position or not any(amounts[position : position + 2]):
         before = step.shape(call.argument(0, "input"))
         if before is None or call.shape is None or not pads_zeros(call) or not any(amounts):
@@ -181,7 +181,7 @@ def _index(step: Step) -> Signal:
             fit(values, signal.channels)[index[1]]
             for values in (signal.mean, signal.variance, signal.factor)
         )
-    except TypeError:  # a bound computed from a shape that is not known
+    except TypeError:  # a bound computed from an unknown shape
         return mixed(signal)
     if mean.numel() == 0:
         return mixed(signal)
@@ -214,7 +214,7 @@ def _concatenate(step: Step) -> Signal | None:
 
 
 def _weighted(signals: list[Signal], sizes: list[int]) -> Signal:
-    """The moments of parts of different sizes together."""
+    """Combines the moments of parts of different sizes."""
     joined = concatenated(signals, along_channels=False)
     total = sum(sizes)
     mean, second, factor = (

@@ -116,7 +116,7 @@ _ADDITIONS = frozenset(named("add", "radd", "sub", "subtract", "rsub"))
 
 
 def added_signals(call: Call) -> bool:
-    """Whether the call is an addition or subtraction."""
+    """Returns whether the call is an addition or subtraction."""
     if isinstance(call.target, nn.Module):
         return False
     try:
@@ -125,7 +125,7 @@ def added_signals(call: Call) -> bool:
         return False
 
 
-# With scales of their own; celu and selu are made of elu.
+# These have scales of their own; ATen's celu and selu call elu.
 register_operation(aten.elu, aten._prelu_kernel)(elementwise)
 
 
@@ -204,12 +204,12 @@ def _formula(step: Step) -> Signal | None:
 
 
 def formula(step: Step, is_inverse: bool) -> Signal | None:
-    """Part of a formula, such as a norm: tangents at zero say nothing about it."""
+    """Returns the signal after part of a formula, such as a norm, which tangents don't describe."""
     found, before = elementwise(step), step.first
     if found is None:
         return None
     found = as_operation(found)
-    # Errors don't grow by it either: what a norm divides by has the same ones.
+    # It doesn't make errors grow either: what a norm divides by has the same errors.
     return replace(
         found,
         factor=found.second,
