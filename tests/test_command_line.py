@@ -145,7 +145,7 @@ def test_help_loads_nothing_slow(arguments: str) -> None:
         ),
         (
             "train --activation relu --beta 2",
-            "--beta: expected None, since relu has none; got 2.0",
+            "--beta: relu takes no beta, got 2.0",
         ),
         (
             "train --model plain-15",

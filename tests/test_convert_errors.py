@@ -49,7 +49,7 @@ class Habits(nn.Module):
 REFUSED: dict[str, tuple[Callable[[], tuple[nn.Module, dict[str, Any]]], str]] = {
     "inputs that fail": (
         lambda: (Habits(), {"inputs": torch.randn(2, 5)}),
-        r"expected inputs the model can run on, got shapes \[\[2, 5\]\]: mat1 and mat2",
+        r"the model can't run on inputs of shapes \[\[2, 5\]\]: mat1 and mat2",
     ),
     "inputs that aren't finite": (
         lambda: (Habits(), {"inputs": torch.full((2, 4), torch.nan)}),

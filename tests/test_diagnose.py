@@ -285,7 +285,7 @@ def test_parameters_that_do_not_move_are_found() -> None:
     ("inputs", "said"),
     [
         (torch.ones(8, 64), "expected samples that differ"),
-        (torch.randn(8, 7), "expected inputs the model can run on, got shapes [[8, 7]]"),
+        (torch.randn(8, 7), "the model can't run on inputs of shapes [[8, 7]]"),
         (torch.full((8, 64), float("nan")), "expected finite inputs"),
         ((), "expected tensors as inputs"),
     ],
@@ -716,7 +716,7 @@ def test_computed_weights_are_measured_and_the_model_is_left_as_it_was(kind: str
     assert [row.name for row in found.rows] == [str(index) for index in range(13)]
     with pytest.raises(ValueError, match="expected a loss that takes the output"):
         mpelu.diagnose(model, inputs, torch.zeros(5, dtype=torch.long))
-    with pytest.raises(ValueError, match="expected inputs the model can run on"):
+    with pytest.raises(ValueError, match="the model can't run on inputs"):
         mpelu.diagnose(model, batch(31))
     for one, other in zip(held, state_of(model), strict=True):
         same = one == other if isinstance(one, str) else (
@@ -742,7 +742,7 @@ def test_errors_are_told_apart_by_where_they_come_from() -> None:
         def forward(self, x: Tensor) -> Tensor:
             raise ValueError("diagnose: the model's own words")
 
-    with pytest.raises(ValueError, match="expected inputs the model can run on, got shapes") as one:
+    with pytest.raises(ValueError, match="the model can't run on inputs of shapes") as one:
         mpelu.diagnose(Refusing(), batch(16))
     assert str(one.value).endswith(": diagnose: the model's own words")
 

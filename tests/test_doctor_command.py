@@ -139,7 +139,7 @@ def test_a_batch_of_large_images_has_as_many_samples_as_its_page_advises(
         (["not_there:net", "--input", "3"], "can't import not_there"),
         (["{}:nothing", "--input", "3"], "expected a torch.nn.Module, got int"),
         (["{}:sigmoid", "--input", "3xa"], "--input: expected a shape such as 3x224x224"),
-        (["{}:sigmoid", "--input", "7"], "--input: expected inputs the model can run on"),
+        (["{}:sigmoid", "--input", "7"], "--input: the model can't run on inputs"),
         (["{}:sigmoid", "--input", "32", "--samples", "1"], "--samples: expected a number >= 2"),
         (["{}:small", "--input", "3x8x8"], "with --model-options num_classes=VALUE"),
         (

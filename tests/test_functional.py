@@ -388,9 +388,9 @@ def test_bad_input_is_named() -> None:
         ValueError, match=r"with 1 value for an input of shape \[4\] with dim=1, got 4"
     ):
         mpelu.mpelu(torch.ones(4), torch.ones(4), torch.ones(4))
-    with pytest.raises(ValueError, match=r"of one shape .* got \[4\] and \[1\]"):
+    with pytest.raises(ValueError, match=r"of the same shape, .* got \[4\] and \[1\]"):
         mpelu.mpelu(torch.ones(2, 4), torch.ones(4), one)
-    with pytest.raises(ValueError, match=r"of one shape .* got \[\] and \[\]"):
+    with pytest.raises(ValueError, match=r"of the same shape, .* got \[\] and \[\]"):
         mpelu.mpelu(torch.ones(2, 4), torch.ones(()), torch.ones(()))
 
 

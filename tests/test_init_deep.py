@@ -255,7 +255,7 @@ class TestShape:
     def test_a_target_out_of_reach_raises_and_changes_nothing(self) -> None:
         model = mlp(3)
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        with pytest.raises(ValueError, match=r"C_f\(0\) up to 0\.\d+, this network's limit"):
+        with pytest.raises(ValueError, match=r"C_f\(0\) of at most 0\.\d+, this network's limit"):
             initialize_(model, method=Exact(target=0.95))
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -275,8 +275,8 @@ class TestShape:
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda: Exact(distribution="uniform"), "Exact: expected a distribution of"),
-            (lambda: Taylor(mode="fan_up"), "Taylor: expected a mode of"),
+            (lambda: Exact(distribution="uniform"), "Exact: expected one of "),
+            (lambda: Taylor(mode="fan_up"), "Taylor: expected one of "),
             (lambda: Deep(target=1.5), "Deep: expected a target above 0 and below 1, got 1.5"),
             (lambda: Gaussian(std=-1.0), "Gaussian: expected std > 0, got -1"),
             (lambda: Gaussian(std=math.nan), "Gaussian: expected std > 0, got nan"),

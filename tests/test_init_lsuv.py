@@ -123,7 +123,7 @@ def test_an_interrupt_restores_the_weights() -> None:
     [
         ({"tolerance": 0.0}, "expected tolerance > 0, got 0"),
         ({"max_rounds": 0}, "expected max_rounds >= 1, got 0"),
-        ({"distribution": "normal"}, "its weights are orthogonal, got 'normal'"),
+        ({"distribution": "normal"}, "expected 'orthogonal' weights, got 'normal'"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,13 +34,13 @@ def seeded() -> torch.Generator:
 def lecun() -> Iterator[type[init.Method]]:
     @init.register_method
     class LeCun(init.Method):
-        name = "lecun"
+        name = "lecun of ones own"
 
         def rule(self, incoming: init.Incoming) -> float:
             return float(incoming.fan_in**-0.5)
 
     yield LeCun
-    del init.METHODS["lecun"]
+    del init.METHODS["lecun of ones own"]
 
 
 def test_a_name_is_the_method_with_its_default_options() -> None:
@@ -55,11 +56,11 @@ def test_a_name_is_the_method_with_its_default_options() -> None:
 
 def test_a_rule_of_ones_own_sets_every_weight(lecun: type[init.Method]) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
-    report = init.initialize_(model, method="lecun", generator=seeded())
+    report = init.initialize_(model, method="lecun of ones own", generator=seeded())
     assert [row.std for row in report.rows] == [27**-0.5, 288**-0.5]
-    assert report.rule == "lecun"
+    assert report.rule == "lecun of ones own"
     assert init.initialize_(model, method=lecun(distribution="orthogonal")).rule == (
-        "lecun, orthogonal"
+        "lecun of ones own, orthogonal"
     )
 
 
@@ -68,7 +69,7 @@ def test_a_rule_of_ones_own_reads_moments_if_it_asks_for_them() -> None:
         name = "half"
 
         def rule(self, incoming: init.Incoming) -> float:
-            return float((0.5 / (incoming.fan * average(incoming.second))) ** 0.5)
+            return float((0.5 / (incoming.fan * average(incoming.moment))) ** 0.5)
 
     report = init.initialize_(mlp(), torch.randn(256, 64), Half(), generator=seeded())
     assert [row.predicted for row in report.rows] == pytest.approx([0.5] * 4)
@@ -110,7 +111,7 @@ def test_an_error_while_a_method_draws_restores_the_model() -> None:
 def test_a_registered_method_is_an_init_of_the_lab_and_a_remedy_of_the_doctor(
     lecun: type[init.Method],
 ) -> None:
-    config = Config(init="lecun", model="resnet-8", data="digits")
+    config = Config(init="lecun of ones own", model="resnet-8", data="digits")
     network.check_name(config)
     built = network.build(config, 10, 1, 8)
     assert built(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
@@ -118,7 +119,7 @@ def test_a_registered_method_is_an_init_of_the_lab_and_a_remedy_of_the_doctor(
     for parameter in sick.parameters():
         nn.init.normal_(parameter, std=1e-4)
     found = mpelu.diagnose(sick, torch.randn(32, 64))
-    assert "lecun" in [trial.method for trial in found.trials]
+    assert "lecun of ones own" in [trial.method for trial in found.trials]
 
 
 def test_a_class_of_ones_own_module_is_an_init_of_the_lab(
@@ -143,16 +144,67 @@ def test_an_option_that_a_method_does_not_have_is_refused_by_the_lab() -> None:
         network.build(config, 10, 1, 8)
 
 
-@pytest.mark.parametrize("wrong", ["kaiming", None, 3, init.Exact])
+@pytest.mark.parametrize("wrong", ["kaiming", None, 3])
 def test_what_is_no_method_is_refused(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"expected a method of \['exact'.*or an object such as"):
+    with pytest.raises(ValueError, match=r"expected one of \['exact'.*or an object such as"):
         init.initialize_(mlp(), method=wrong)  # type: ignore[arg-type]
+
+
+# Without types, so that calls may be wrong.
+INITIALIZE: Any = init.initialize_
+DIAGNOSE: Any = mpelu.diagnose
+DEEP: Any = init.Deep
+EXACT: Any = init.Exact
+LSUV: Any = init.LSUV
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, x: INITIALIZE(m, x, init.Exact), r"got a class; write Exact\(\)"),
+        (lambda m, x: INITIALIZE(m, x, "exakt"), "did you mean 'exact'"),
+        (lambda m, x: INITIALIZE(m, "exact"), "write method='exact'"),
+        (lambda m, x: INITIALIZE(m, init.Exact(mode="fan_out")), r"write method=Exact\("),
+        (lambda m, x: INITIALIZE(m, (3, 8, 8)), r"write input_shape=\(3, 8, 8\)"),
+        (lambda m, x: INITIALIZE(m, x, generator=0), "expected a torch.Generator, got 0"),
+        (lambda m, x: INITIALIZE(torch.jit.trace(m, x), x), "before scripting or tracing"),
+        (lambda m, x: DIAGNOSE(torch.jit.trace(m, x), x), "before scripting or tracing"),
+        (lambda m, x: DIAGNOSE(m, x, optimizer=torch.optim.SGD), "pass the object"),
+        (lambda m, x: DIAGNOSE(m, x, x, nn.MSELoss), "pass an object such as"),
+        (lambda m, x: DEEP(target="0.4"), "got '0.4'"),
+        (lambda m, x: LSUV(max_rounds=2.5), "got 2.5"),
+        (lambda m, x: EXACT(std=0.1), r"Exact.__init__\(\) got an unexpected"),
+    ],
+)
+def test_arguments_in_the_wrong_place_are_told_what_to_write(call: Any, message: str) -> None:
+    model = mlp()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises((TypeError, ValueError), match=message) as raised:
+        call(model, torch.randn(16, 64))
+    assert "\n" not in str(raised.value)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_target_counts_in_every_network() -> None:
+    model = nn.Sequential(
+        nn.Linear(16, 16), nn.LayerNorm(16), mpelu.MPELU(), nn.Linear(16, 16), mpelu.MPELU(),
+        nn.Linear(16, 4),
+    )  # fmt: skip
+    report = init.initialize_(model, method=init.Deep(target=0.02))
+    assert report.rule == "deep: exact fan_in"
+    assert report.correlation == pytest.approx(0.02, rel=1e-3)
+
+
+def test_a_name_is_taken_once() -> None:
+    for name in ("exact", "own"):
+        with pytest.raises(ValueError, match=f"'{name}' is taken"):
+            init.register_method(type("Mine", (init.Exact,), {"name": name}))
 
 
 def test_what_cannot_be_registered_is_refused() -> None:
     with pytest.raises(TypeError, match="expected a subclass of Method, got 3"):
         init.register_method(3)  # type: ignore[type-var]
-    with pytest.raises(TypeError, match="expected Nameless to have a name"):
+    with pytest.raises(TypeError, match="Nameless requires a name"):
         init.register_method(type("Nameless", (init.Method,), {}))
 
 
@@ -161,7 +213,7 @@ def test_critical_biases_make_up_for_what_the_weights_leave_out() -> None:
         fan=100.0,
         fan_in=100.0,
         fan_out=100.0,
-        second=0.6449,
+        moment=0.6449,
         signal=init.Signal(mean=0.1605, variance=0.6191),
         can_shift=True,
     )

@@ -288,7 +288,7 @@ def test_a_registered_rule_takes_the_place_of_a_doubt() -> None:
         signal = step.first
         return Signal(
             variance=9 * signal.variance,
-            factor=9.0,
+            first_order=9.0,
             sources=signal.sources,
             channels=signal.channels,
         )
@@ -656,7 +656,7 @@ def test_shapes_of_several_inputs_and_of_tokens() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"input_shape": (7,)}, r"expected an input_shape the model can run on, got \(7,\)"),
+        ({"input_shape": (7,)}, r"the model can't run on input_shape \(7,\)"),
         ({"input_shape": (8,), "inputs": torch.zeros(2, 8)}, "got both"),
     ],
 )
@@ -720,7 +720,7 @@ def test_two_passes_and_three_in_balanced_mode() -> None:
 def test_lsuv_restores_the_model_where_the_walk_fails() -> None:
     model = Between(lambda h: h.reshape(3, 5, 7))
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match="expected inputs the model can run on"):
+    with pytest.raises(ValueError, match="the model can't run on inputs"):
         initialize_(model, torch.randn(4, 64), "lsuv")
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 

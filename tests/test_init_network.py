@@ -357,7 +357,7 @@ def test_modules_with_control_flow_and_nothing_to_set_are_passed_through() -> No
             return x
 
     model = nn.Sequential(Checked(), nn.Linear(16, 8))
-    assert "taken as passing its input on" in rows(model)["1.weight"].note
+    assert "assumed to pass its input on" in rows(model)["1.weight"].note
     assert not rows(model, torch.randn(16, 16))["1.weight"].note
 
 
@@ -378,7 +378,7 @@ def test_what_is_not_understood_is_said() -> None:
     kept = {name: value.clone() for name, value in model.named_parameters()}
     report = initialize_(model, input_shape=(5,))
     found = {row.layer: row for row in report.rows}
-    assert "taken as independent" in found["out.weight"].note
+    assert "assumed to be independent" in found["out.weight"].note
     for name in ("embedding.weight", "unused.weight"):
         assert found[name].rule == "left unchanged"
         assert torch.equal(kept[name], model.get_parameter(name))
@@ -645,11 +645,11 @@ def _nan_batch() -> Tensor:
 @pytest.mark.parametrize(
     ("inputs", "options", "message"),
     [
-        (None, {"method": "kaiming"}, "expected a method of"),
-        (None, {"method": "lsuv"}, "lsuv requires inputs, got None"),
+        (None, {"method": "kaiming"}, "expected one of"),
+        (None, {"method": "lsuv"}, "lsuv requires inputs"),
         (torch.zeros(4, 7), {}, r"got shapes \[\[4, 7\]\]"),
         (torch.zeros(4, 7), {"method": "lsuv"}, r"got shapes \[\[4, 7\]\]"),
-        ((torch.zeros(4, 8), torch.zeros(1)), {}, "expected inputs the model can run on"),
+        ((torch.zeros(4, 8), torch.zeros(1)), {}, "the model can't run on inputs"),
         (torch.zeros(1, 8), {}, "more than 1 value per channel"),
         (_nan_batch(), {}, "expected finite inputs"),
         (_nan_batch(), {"method": "lsuv"}, "expected finite inputs"),
@@ -670,7 +670,7 @@ def test_errors_come_before_changes(inputs: Any, options: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [
-        (nn.Sequential(MPELU(), nn.ReLU()), ValueError, "expected a model with weights"),
+        (nn.Sequential(MPELU(), nn.ReLU()), ValueError, "has no weights"),
         (nn.Linear(2, 2, device="meta"), ValueError, "on meta"),
         (nn.LazyLinear(2), ValueError, "lazy"),
         ("model", TypeError, "expected a torch.nn.Module, got str"),
@@ -715,7 +715,7 @@ def test_a_prediction_gone_astray_makes_no_weight_vanish(given: str, method: str
     if given == "inputs":
         assert all(row.measured == pytest.approx(1, rel=0.3) for row in report.rows)
     if given == "shape":
-        assert any("no scale that could be predicted" in row.note for row in report.rows)
+        assert any("what feeds it couldn't be predicted" in row.note for row in report.rows)
     model(x).sum().backward()
     for weight in model.parameters():
         assert weight.grad is not None

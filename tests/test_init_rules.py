@@ -154,7 +154,7 @@ def test_bad_tensors(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda w: init.taylor_normal_(w, mode="fan"), "expected a mode of"),
+        (lambda w: init.taylor_normal_(w, mode="fan"), "expected one of"),
         (lambda w: init.taylor_normal_(w, beta=0.0), "expected beta > 0, got 0"),
         (lambda w: init.exact_normal_(w, beta=-1.0), "expected beta > 0, got -1"),
         (lambda w: init.exact_normal_(w, variance=0.0), "expected variance > 0"),
@@ -203,7 +203,7 @@ def test_gain_agrees_with_torch_where_torch_has_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("relu", "kaiming"), ValueError, "expected a method of"),
+        (("relu", "kaiming"), ValueError, "expected one of"),
         (("rely",), ValueError, "name of an elementwise activation, got 'rely'"),
         ((nn.Softmax(1),), ValueError, "expected an elementwise activation, got Softmax"),
         ((nn.Linear(2, 2),), ValueError, "expected an elementwise activation, got Linear"),

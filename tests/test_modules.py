@@ -72,7 +72,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize("value", ["x", None, [1.0, "x", 2.0], [[1.0], [2.0, 3.0]], 10**400])
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 def test_an_initial_value_that_is_no_number_is_named(name: str, value: Any) -> None:
-    with pytest.raises(TypeError, match=rf"^MPELU: expected {name} as a number or a sequence of "):
+    with pytest.raises(TypeError, match=rf"^MPELU: expected {name} to be a number or a sequence"):
         MPELU(3, **{name: value})
 
 

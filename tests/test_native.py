@@ -402,7 +402,7 @@ def test_backend_says_which_and_why() -> None:
     assert "MPELU_BACKEND=eager" in run_python(code, MPELU_BACKEND="eager").stdout
     wrong = run_python(code, MPELU_BACKEND="fast")
     assert wrong.returncode != 0
-    assert "expected eager, avx512, avx2 or portable" in wrong.stderr
+    assert "expected eager, triton or an instruction set of this CPU" in wrong.stderr
     assert "got 'fast'" in wrong.stderr
 
 
@@ -415,7 +415,7 @@ def test_without_the_library_one_warning_says_so(
     monkeypatch.delenv("MPELU_BACKEND", raising=False)
     if damaged:
         (tmp_path / "_native.so").write_bytes(b"not a library")
-    reason = "does not load" if damaged else "was not compiled"
+    reason = "can't be loaded" if damaged else "was not compiled"
     with pytest.warns(RuntimeWarning, match=f"{reason}.* 14 times as long.* C\\+\\+ compiler"):
         native.load()
     assert mpelu.kernels.backend().name == "eager"
@@ -436,7 +436,7 @@ def test_a_library_of_another_version_is_not_called(
     old = needs_library.read_bytes().replace(b"mpelu_abi\0", b"mpelu_abc\0")
     (tmp_path / "_native.so").write_bytes(old)  # as before there was a number
     for _ in range(2):
-        with pytest.warns(RuntimeWarning, match="of another version.*setup.py build_ext") as said:
+        with pytest.warns(RuntimeWarning, match="from another version.*setup.py build_ext") as said:
             native.load()
         assert len(said) == 1
         assert native.library is None

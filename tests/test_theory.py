@@ -218,7 +218,7 @@ def test_beta_falls_like_the_root_of_depth() -> None:
 
 def test_a_target_out_of_reach_names_the_limit() -> None:
     limit = theory.network_correlation(theory.chain(2), 1e3)
-    with pytest.raises(ValueError, match=rf"up to {limit:.4g}, this network's limit .* got 0.9"):
+    with pytest.raises(ValueError, match=rf"at most {limit:.4g}, this network's limit .* got 0.9"):
         theory.beta_for(theory.chain(2), 0.9)
     with pytest.raises(ValueError, match="above 0 and below 1, got 1"):
         theory.beta_for(theory.chain(2), 1.0)

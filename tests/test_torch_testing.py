@@ -54,7 +54,7 @@ def errors(info: OpInfo, device: str, **_: Any) -> Iterator[ErrorInput]:
     for arguments, error, text in [
         ((x.int(), one, one), TypeError, "expected a floating point input"),
         ((x, torch.ones(2), torch.ones(2)), ValueError, "with 1 or 3 values"),
-        ((x, one, torch.ones(3)), ValueError, "of one shape"),
+        ((x, one, torch.ones(3)), ValueError, "of the same shape"),
     ]:
         sample = SampleInput(arguments[0], *arguments[1:])
         yield ErrorInput(sample, error_type=error, error_regex=text)

@@ -362,7 +362,7 @@ def test_without_triton_the_formula_serves(monkeypatch: pytest.MonkeyPatch) -> N
     assert registry.KERNELS == {}
     assert mpelu.kernels.backend("cuda").reason == "the package triton is not installed"
     monkeypatch.setenv("MPELU_BACKEND", "triton")
-    with pytest.raises(ImportError, match="MPELU_BACKEND: expected the package triton"):
+    with pytest.raises(ImportError, match="MPELU_BACKEND=triton requires the package triton"):
         gpu.load()
 
 

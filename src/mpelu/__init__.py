@@ -42,7 +42,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# Everything waits for its first use, so that `mpelu --help` answers before torch would have loaded.
+# Everything is imported on first use, so that `mpelu --help` answers without loading torch.
 _HOMES = {
     "LazyMPELU": "mpelu.modules",
     "MPELU": "mpelu.modules",

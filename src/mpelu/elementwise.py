@@ -32,20 +32,20 @@ from mpelu.gaussian import (
 Value = float | Tensor
 """A number that holds for all channels, or a float64 tensor of shape [channels].
 
-Most are the same for all channels, and plain numbers make the walk through a deep network several
-times as fast as tensors with one element."""
+Most values agree across channels, and plain numbers make walking through a deep network several
+times as fast as tensors with one element do."""
 
 LIKELY_KINKS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0)
-"""Where the activations of torch.nn aren't smooth; for functions that are known only by running
-them."""
+"""Points at which the activations of torch.nn aren't smooth, assumed for functions that are known
+only by running them."""
 _AT_ZERO = 1e-12
-"""Distance from zero at which the slopes beside it are taken, in float64."""
+"""Distance from zero at which the slopes below and above it are evaluated, in float64."""
 _STEP = 1e-5
-"""Half the distance over which the slope of a function without a graph is taken."""
+"""Half the step of finite differences, used for functions without an autograd graph."""
 
 
 def as_value(value: float | Tensor) -> Value:
-    """The value as a plain number where all channels agree, as they do in a new activation."""
+    """Returns a plain number where all channels agree, as they do in a new activation."""
     if not isinstance(value, Tensor):
         return float(value)
     whole: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value  # sharded
@@ -56,17 +56,17 @@ def as_value(value: float | Tensor) -> Value:
 
 
 def average(value: Value) -> float:
-    """The mean over the channels."""
+    """Returns the mean over the channels."""
     return value.mean().item() if isinstance(value, Tensor) else value
 
 
 def size_of(value: Value) -> int:
-    """The number of channels that differ."""
+    """Returns the number of channels the value distinguishes."""
     return value.numel() if isinstance(value, Tensor) else 1
 
 
 def fit(value: Value, size: int) -> Tensor:
-    """One number for each of `size` channels; flattened maps repeat theirs, else the mean."""
+    """Expands to `size` channels: flattened maps repeat theirs, other sizes take the mean."""
     if not isinstance(value, Tensor):
         return torch.full((size,), value, dtype=torch.float64, device="cpu")
     if value.numel() == size:
@@ -78,7 +78,7 @@ def fit(value: Value, size: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ElementwiseFunction:
-    """A function that is applied to each number, with parameters per channel or for all channels.
+    """A function that is applied to each number, with shared parameters or some per channel.
 
     Two families have closed forms. In the exponential family `alpha`, `beta` and `scale` are set:
     scale y for y > 0, and scale alpha (e^(beta y) - 1) otherwise. In the leaky family `slope` is
@@ -86,29 +86,29 @@ class ElementwiseFunction:
     """
 
     name: str
-    """How reports call it."""
+    """Name shown in reports."""
     apply: Callable[[Tensor], Tensor]
     """Maps float64 [points, channels] to the same shape."""
     channels: int = 1
-    """How many channels its parameters are for; 1 if it treats all alike."""
+    """Number of channels it has parameters for; 1 if it treats all channels alike."""
     alpha: Value | None = None
     beta: Value | None = None
     scale: Value = 1.0
     slope: Value | None = None
     kinks: tuple[float | Tensor, ...] = (0.0,)
-    """Where it isn't smooth, or bends sharply: numbers, or tensors [channels]."""
+    """Points where it isn't smooth or bends sharply: numbers, or tensors of shape [channels]."""
     affine: tuple[Value, Value] | None = None
-    """Scale and shift of a function that is no more than that, such as a learned scale."""
+    """Scale and shift, if the function does nothing else."""
     key: Hashable = None
-    """Equal for functions that are equal; None if that can't be told."""
+    """Key that is the same for equal functions; None if equality can't be determined."""
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether it belongs to one of the two families."""
+        """Whether the function belongs to one of the two families."""
         return self.slope is not None or self.alpha is not None
 
     def at_zero(self) -> tuple[Value, Value, Value]:
-        """f(0), and the slopes just below and just above zero."""
+        """Returns f(0) and the slopes just below and just above zero."""
         if self.slope is not None:
             return 0.0, self.slope, 1.0
         if self.alpha is not None and self.beta is not None:
@@ -123,15 +123,15 @@ class ElementwiseFunction:
     def moments(
         self, mean: Value = 0.0, variance: Value = 1.0, *, maximum_of: int = 1
     ) -> tuple[Value, Value]:
-        """E[f(y)] and E[f(y)^2] for y from N(mean, variance), per channel where channels differ.
+        """Returns E[f(y)] and E[f(y)^2] for y ~ N(mean, variance), per channel if channels differ.
 
-        In closed form for the leaky family, and for the exponential family if the mean is 0; by
-        quadrature otherwise.
+        Uses a closed form for the leaky family, and for the exponential family if the mean is 0;
+        otherwise uses quadrature.
 
         Args:
             mean: mean of y.
             variance: variance of y.
-            maximum_of: how many independent y to take the largest of before f is applied.
+            maximum_of: number of independent y, of which f is applied to the largest.
         """
         if maximum_of == 1 and self.slope is not None:
             found = leaky_moments(self.slope, mean, variance)
@@ -161,14 +161,14 @@ class ElementwiseFunction:
 
         if isinstance(variance, Tensor):
             return calculate()
-        # A deep network asks for the same ones hundreds of times.
+        # A deep network asks for the same moments hundreds of times.
         return remembered(("moments", self.key), (variance,), calculate)
 
     def squared_slope(self, mean: Value = 0.0, variance: Value = 1.0) -> Value:
-        """E[f'(y)^2] for y from N(mean, variance), per channel where channels differ.
+        """Returns E[f'(y)^2] for y ~ N(mean, variance), per channel if channels differ.
 
-        It is the factor by which a layer of weights with variance 1/n scales the gradient. In
-        closed form for both families.
+        This is the factor by which a layer of weights with variance 1/n scales the gradient. Both
+        families have a closed form.
         """
         if isinstance(mean, Tensor) or isinstance(variance, Tensor):
             return self._squared_slope(mean, variance)
@@ -190,10 +190,10 @@ class ElementwiseFunction:
         return as_value(quadrature_moments(self.derivative, mean, variance, self.kinks)[1])
 
     def sensitivity(self, variance: float) -> float:
-        """d log E[f^2] / d log Var(y): how much a relative error in the variance grows.
+        """Returns d log E[f^2] / d log Var(y), the growth of a relative error in the variance.
 
-        It is 1 for ReLU, below 1 for ELU, and above 1 for GELU and SiLU. The tangents of the two
-        families bound |f|, so theirs is at most 1 and taken as 1.
+        It is 1 for ReLU, below 1 for ELU, and above 1 for GELU and SiLU. In the two families the
+        tangents bound |f|, so the sensitivity is at most 1 and is taken as 1.
         """
         if self.has_closed_form or not 0 < variance < math.inf:
             return 1.0
@@ -209,13 +209,13 @@ class ElementwiseFunction:
         return remembered(("sensitivity", self.key), (near,), calculate)
 
     def derivative(self, points: Tensor) -> Tensor:
-        """f' at float64 [points, channels]; at a kink, one of the slopes beside it.
+        """Returns f' at float64 [points, channels]; at a kink, one of the slopes on either side.
 
-        By autograd; by differences where a function has no graph, an operation of it has no
-        derivative, or autograd finds no number.
+        Uses autograd, or finite differences where the function has no graph, one of its operations
+        has no derivative, or autograd returns no finite number.
         """
         found = None
-        # Tensors made in inference mode take no gradient.
+        # Tensors created in inference mode can't have gradients.
         with torch.inference_mode(False), torch.enable_grad():
             own = points.detach().clone().requires_grad_()
             with contextlib.suppress(RuntimeError):
@@ -232,7 +232,7 @@ class ElementwiseFunction:
 def exponential(
     alpha: float | Tensor, beta: float | Tensor, scale: float | Tensor = 1.0, name: str = "MPELU"
 ) -> ElementwiseFunction:
-    """scale times y for y > 0, alpha (e^(beta y) - 1) otherwise.
+    """Returns the function scale y for y > 0, scale alpha (e^(beta y) - 1) otherwise.
 
     Example:
         >>> mean, second = exponential(1.0, 1.0).moments()
@@ -258,7 +258,7 @@ def exponential(
 
 
 def leaky(slope: float | Tensor, name: str = "leaky ReLU") -> ElementwiseFunction:
-    """y for y > 0, slope y otherwise.
+    """Returns the function y for y > 0, slope y otherwise.
 
     Example:
         >>> [round(moment, 4) for moment in leaky(0.0).moments()]
@@ -280,13 +280,13 @@ LINEAR = leaky(1.0, "linear")
 def probed(
     name: str, apply: Callable[[Tensor], Tensor], channels: int = 1, key: Hashable = None
 ) -> ElementwiseFunction:
-    """A function that is known only by running it.
+    """Returns the description of a function that is known only by running it.
 
     Args:
-        name: how reports call it.
+        name: name shown in reports.
         apply: maps float64 [points, channels] to the same shape.
-        channels: how many channels its parameters are for.
-        key: what decides its values, as far as its owner knows.
+        channels: number of channels it has parameters for.
+        key: everything its owner knows to determine its values.
     """
     points = torch.linspace(-8, 8, 257, dtype=torch.float64, device="cpu")
     points = points.unsqueeze(1).expand(-1, channels)
@@ -300,7 +300,7 @@ def probed(
         channels=channels,
         kinks=LIKELY_KINKS,
         affine=(as_value(slope), as_value(shift)) if is_affine else None,
-        # Values too: a function may also depend on what its module doesn't hold.
+        # Includes the values, since a function may depend on state outside its module.
         key=None if key is None else (key, key_of_value(values)),
     )
 
@@ -313,15 +313,15 @@ _remembered: dict[Hashable, Any] = {}
 def remembered(
     what: tuple[str, Hashable], arguments: tuple[Hashable, ...], calculate: Callable[[], Result]
 ) -> Result:
-    """What was calculated for a function and these arguments; without a key, calculated anew.
+    """Returns the cached result for a function and arguments; calculates anew without a key.
 
-    Holds values alone, so that no model stays alive, and loses its oldest entries. What is held
-    doesn't depend on the mode of the caller who asked first, such as inference mode.
+    The cache holds only values, so that it keeps no model alive, and drops its oldest entries. Its
+    contents don't depend on the first caller's mode, such as inference mode.
 
     Args:
-        what: what is calculated, and the key of the function.
-        arguments: everything else that decides the result.
-        calculate: what to do where nothing is held.
+        what: name of the calculation, and key of the function.
+        arguments: everything else that determines the result.
+        calculate: function that calculates the result if it isn't cached.
     """
     if what[1] is None:
         with plain_tensors():
@@ -338,9 +338,9 @@ def remembered(
 
 
 def key_of_module(module: nn.Module) -> Hashable | None:
-    """Equal for modules of one class with equal parameters, buffers and attributes.
+    """Returns a key that modules of one class with equal parameters, buffers and attributes share.
 
-    None if an attribute has no value that can be compared. Keeps neither module nor class alive.
+    Returns None if an attribute can't be compared by value. Keeps neither module nor class alive.
     """
     own = {name: value for name, value in vars(module).items() if name not in _BOOKKEEPING}
     key = key_of_value(own)
@@ -348,11 +348,11 @@ def key_of_module(module: nn.Module) -> Hashable | None:
 
 
 _BOOKKEEPING = vars(nn.Module()).keys() - {"_parameters", "_buffers", "_modules"}
-"""Attributes of every module that don't decide what it computes: hooks and the mode."""
+"""Attributes of every module that don't affect what it computes: hooks and the mode."""
 
 
 def key_of_value(value: Any) -> Hashable | None:
-    """Equal for equal values of one type; None for what can only be compared by identity."""
+    """Returns a key that equal values of one type share; None if only identity can be compared."""
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes, torch.dtype, torch.device, torch.Size):
         return kind, value
@@ -360,7 +360,7 @@ def key_of_value(value: Any) -> Hashable | None:
         is_bound = not isinstance(value.__self__, (type(None), type, types.ModuleType))
         return None if is_bound else (kind, value)
     if kind in (float, complex):
-        return kind, repr(value)  # tells zeros apart, and not NaNs
+        return kind, repr(value)  # tells 0.0 from -0.0; NaNs are equal
     if kind in (nn.Parameter, Tensor):
         is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
         if value.layout != torch.strided or value.is_meta or is_wrapped:

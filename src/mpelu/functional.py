@@ -1,4 +1,4 @@
-"""The function users call, and the operator `mpelu::mpelu` with its derivative."""
+"""The public function, and the operator `mpelu::mpelu` with its derivative."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def mpelu(
     inplace: bool = False,
     dim: int = 1,
 ) -> Tensor:
-    """Multiple parametric exponential linear unit.
+    """Applies the multiple parametric exponential linear unit.
 
-    f(y) = y for y > 0 and alpha (e^(beta y) - 1) otherwise, with one alpha and beta for all of the
+    f(y) = y for y > 0 and alpha (e^(beta y) - 1) otherwise, with one alpha and beta for the whole
     input or one for each channel. docs/semantics.md describes special values and derivatives.
 
     Args:
-        input: any shape and strides, floating point.
-        alpha: a number, or a tensor of shape [1] or [channels]; any value.
-        beta: as alpha. Values below `MIN_BETA` (1e-6) count as `MIN_BETA`; their gradient passes
-            where a step along it would raise them.
+        input: floating-point tensor of any shape and strides.
+        alpha: any number, or a tensor of shape [1] or [channels].
+        beta: like alpha. Values below `MIN_BETA` (1e-6) are treated as `MIN_BETA`; gradients reach
+            them only if a gradient step would raise them.
         inplace: overwrite the input and return it.
-        dim: dimension of the channels; -1 for tokens of shape [batch, length, channels].
+        dim: channel dimension; -1 for tokens of shape [batch, length, channels].
 
     Returns:
         A tensor with the shape, dtype and memory format of the input. Half precision is
-        calculated in float32.
+        computed in float32.
 
     Example:
         >>> mpelu.mpelu(torch.tensor([-1.0, 2.0]), 1.0, 1.0)
@@ -64,7 +64,7 @@ def mpelu(
 def _run_otherwise(
     input: Tensor, alpha: Tensor | float, beta: Tensor | float, inplace: bool, dim: int
 ) -> Tensor:
-    """All but the usual: compilers, transforms, numbers for parameters, in place."""
+    """Handles all but the usual case: compilers, transforms, numbers as parameters, in-place."""
     alpha, beta = _tensors(input, alpha, beta)
     eager.check(input, alpha, beta, dim)
     route = registry.route(input, alpha, beta)
@@ -79,7 +79,7 @@ def _run_otherwise(
 
 
 def _tensors(input: Tensor, alpha: Tensor | float, beta: Tensor | float) -> tuple[Tensor, Tensor]:
-    """alpha and beta, numbers made into tensors of the shape of the other."""
+    """Returns alpha and beta as tensors; a number takes the shape of the other parameter."""
     if isinstance(alpha, Tensor) and isinstance(beta, Tensor):
         return alpha, beta
     like = alpha if isinstance(alpha, Tensor) else beta
@@ -108,7 +108,7 @@ def _run(input: Tensor, alpha: Any, beta: Any, dim: int) -> Tensor:
 def _forward(
     input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool = False
 ) -> tuple[Tensor, bool]:
-    """The output, and whether it suffices for backward."""
+    """Returns the output and whether backward can do without the input."""
     kernel = registry.find(input)
     if kernel is not None:
         result = kernel.forward(input, alpha, beta, dim, inplace)
@@ -134,7 +134,7 @@ def _backward(
 def _formula_backward(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if type(saved) in (Tensor, torch.nn.Parameter):  # sizes of others may be symbolic
+    if type(saved) in (Tensor, torch.nn.Parameter):  # other types may have symbolic sizes
         eager.check_memory(grad, saved, alpha, beta)
     return eager.backward(grad, saved, alpha, beta, dim, saved_is_output)
 
@@ -151,7 +151,7 @@ class _Direct(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         saved, alpha, beta = ctx.saved_tensors
         # With create_graph the derivative must itself be differentiable: the saved tensor is part
-        # of the graph, so plain torch operations on it give right second derivatives.
+        # of the graph, so plain torch operations on it give correct second derivatives.
         run: Any = _formula_backward
         if not is_grad_enabled():
             route = registry.route(saved, grad, alpha)
@@ -175,7 +175,7 @@ class _DirectInPlace(torch.autograd.Function):
 
 
 _Apply = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-# Function.apply asks for transforms once more, which takes a microsecond; `route` has asked.
+# Function.apply checks for transforms again, which takes a microsecond; `route` has checked.
 _apply: _Apply = super(torch.autograd.Function, _Direct).apply
 _apply_in_place: _Apply = super(torch.autograd.Function, _DirectInPlace).apply
 
@@ -185,9 +185,9 @@ def _run_in_place(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tenso
         output, _ = _forward(input, alpha, beta, dim, inplace=True)
         torch.autograd.graph.increment_version(input)
         return output
-    if input.requires_grad and input.is_leaf:  # autograd would only say so afterwards
+    if input.requires_grad and input.is_leaf:  # autograd would raise only afterwards
         raise RuntimeError(
-            "mpelu: expected an input that may be overwritten, got a leaf that requires grad"
+            "mpelu: inplace=True can't overwrite a leaf tensor that requires grad; give its clone"
         )
     if eager.output_suffices(alpha, input.dtype):
         return _apply_in_place(input, alpha, beta, dim)
@@ -196,7 +196,7 @@ def _run_in_place(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tenso
 
 # --- The registered operator: what torch.compile and other programs call ------------------------
 
-# They take tensors in any order of memory, so compilers need not copy theirs into another.
+# They accept any memory layout, so compilers don't need to copy tensors into another one.
 _ANY_LAYOUT = (torch.Tag.flexible_layout,)
 
 torch.library.define(

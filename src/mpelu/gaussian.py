@@ -1,6 +1,6 @@
-"""Moments of activations, and of their slopes, under a Gaussian variable, in float64.
+"""Moments of activations and of their slopes for a Gaussian input, in float64.
 
-In closed form for MPELU and for leaky ReLU, by quadrature for any other function.
+MPELU and leaky ReLU have closed forms; any other function is integrated by quadrature.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from torch.utils._python_dispatch import _disable_current_modes
 _SERIES_BELOW = 0.25
 _SERIES_TERMS = 24
 _TAIL = 13.0
-"""Standard deviations kept by the quadrature: the Gaussian weight beyond is 1e-37."""
+"""Range of the quadrature in standard deviations; the Gaussian weight beyond it is 1e-37."""
 _MAX_LOST = 1e-3
-"""Probability that may lie where a function is undefined."""
+"""Largest probability of inputs for which a function may be undefined."""
 HALVINGS = 18
-"""Panels shrink by halves towards a kink, down to 26 / 2^18 = 1e-4 standard deviations."""
+"""How often panels halve towards a kink: down to 26 / 2^18 = 1e-4 standard deviations."""
 
 
 @contextlib.contextmanager
 def plain_tensors() -> Iterator[None]:
-    """New tensors are on the CPU, have values and can be differentiated, in whatever mode the
-    caller is: a default device, inference mode, fake tensors.
+    """Creates tensors on the CPU that have values and can be differentiated, whatever mode the
+    caller is in: a default device, inference mode, fake tensors.
 
-    What is cached is calculated here, so that it doesn't depend on who asked first.
+    Cached results are calculated in this context, so that they don't depend on the first caller.
     """
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False):
         yield
 
 
 def to_float64(value: float | Tensor) -> Tensor:
-    """The value as float64: a tensor still attached to its graph, a number on the CPU."""
+    """Converts a value to float64: tensors stay attached to their graph, numbers are on the CPU."""
     if isinstance(value, Tensor):
         return value.to(torch.float64)
     return torch.tensor(value, dtype=torch.float64, device="cpu")
@@ -53,7 +53,7 @@ def check_parameters(caller: str, alpha: Tensor, beta: Tensor, variance: Tensor)
 
 
 def _scaled_tail(t: Tensor) -> Tensor:
-    """E(t) = e^(t^2/2) P(z < -t) for a standard normal z."""
+    """Returns E(t) = e^(t^2/2) P(z < -t) for a standard normal z."""
     tail: Tensor = torch.special.erfcx(t / math.sqrt(2)) / 2
     return tail
 
@@ -61,11 +61,11 @@ def _scaled_tail(t: Tensor) -> Tensor:
 Numbers = tuple[float, ...]
 
 
-# Tensors would belong to the mode in which they were made.
+# Numbers, because cached tensors would belong to the mode in which they were created.
 @lru_cache(maxsize=1)
 @plain_tensors()
 def _series() -> tuple[Numbers, Numbers, Numbers]:
-    """Exponents k >= 2, and the coefficients of t^k in E(t) and in E(2t) - 2 E(t)."""
+    """Returns exponents k >= 2, and the coefficients of t^k in E(t) and in E(2t) - 2 E(t)."""
     powers = torch.arange(2, _SERIES_TERMS, dtype=torch.float64)
     tail = 0.5 * (-math.sqrt(0.5)) ** powers / torch.lgamma(powers / 2 + 1).exp()
     second = tail * (2**powers - 2)
@@ -75,21 +75,21 @@ def _series() -> tuple[Numbers, Numbers, Numbers]:
 def moments(
     alpha: float | Tensor, beta: float | Tensor, variance: float | Tensor = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Exact mean and second moment of MPELU under N(0, variance).
+    """Returns the exact mean and second moment of MPELU under N(0, variance).
 
-    With sigma^2 the variance, t = beta sigma and E(t) = erfcx(t / sqrt 2) / 2,
+    With variance = sigma^2, t = beta sigma and E(t) = erfcx(t / sqrt 2) / 2,
 
         E[f]   = sigma / sqrt(2 pi) + alpha (E(t) - 1/2)
         E[f^2] = sigma^2 / 2 + alpha^2 (E(2t) - 2 E(t) + 1/2).
 
-    Below t = 0.25, where these cancel, a power series takes their place. The second moment is
-    within 1e-12 of the truth for t from 1e-8 to 1e4; so is the mean, relative to the larger of its
-    two halves (the mean itself passes through zero where the halves cancel).
+    Below t = 0.25, where their terms cancel, a power series replaces them. For t from 1e-8 to 1e4
+    the second moment has a relative error within 1e-12; so has the mean, relative to the larger of
+    its two terms (the mean itself passes through zero where they cancel).
 
     Args:
-        alpha: a number or a tensor; shapes broadcast.
-        beta: as alpha; positive.
-        variance: as alpha; not negative.
+        alpha: number or tensor; shapes broadcast.
+        beta: like alpha, positive.
+        variance: like alpha, non-negative.
 
     Returns:
         E[f] and E[f^2], float64 tensors of the broadcast shape, differentiable in every argument.
@@ -104,7 +104,7 @@ def moments(
     sigma = variance.sqrt()
     t = beta * sigma
 
-    # Each branch sees only arguments of its own range, so the one not taken has finite gradients.
+    # Each branch sees only arguments in its own range, so the one not taken has finite gradients.
     large = t.clamp(min=_SERIES_BELOW)
     tail = _scaled_tail(large)
     mean = sigma / math.sqrt(2 * math.pi) + alpha * (tail - 0.5)
@@ -115,8 +115,8 @@ def moments(
         )
         powers = t.clamp(max=_SERIES_BELOW).unsqueeze(-1) ** exponents
         is_small = t < _SERIES_BELOW
-        # The term of first order joins sigma / sqrt(2 pi) before the sum: they cancel near
-        # alpha beta = 1.
+        # The first-order term is added to sigma / sqrt(2 pi) before the others: the two cancel
+        # near alpha beta = 1.
         small_mean = sigma * (1 - alpha * beta) / math.sqrt(2 * math.pi) + alpha * (
             powers @ tail_terms
         )
@@ -128,7 +128,7 @@ def moments(
 def leaky_moments(
     slope: float | Tensor, mean: float | Tensor = 0.0, variance: float | Tensor = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Exact mean and second moment of y for y > 0, slope y otherwise, under N(mean, variance).
+    """Returns exact moments of y for y > 0, slope y otherwise, under N(mean, variance).
 
     Example:
         >>> [round(moment.item(), 4) for moment in leaky_moments(slope=0.0)]
@@ -149,21 +149,21 @@ def leaky_moments(
 
 
 def _sigma(variance: Tensor) -> Tensor:
-    """The standard deviation, never zero."""
+    """Returns the standard deviation, kept above zero."""
     return variance.sqrt().clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def normal_cdf(x: Tensor) -> Tensor:
-    """P(z < x), with full relative precision far below zero, where torch.special.ndtr is zero."""
+    """Returns P(z < x), with full relative precision even where torch.special.ndtr returns 0."""
     found: Tensor = torch.special.erfc(-x / math.sqrt(2)) / 2
     return found
 
 
 def truncated_exponential(rate: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """E[e^(rate y); y < 0] for y from N(mean, variance), rate >= 0.
+    """Returns E[e^(rate y); y < 0] for y ~ N(mean, variance) and rate >= 0.
 
-    e^(rate m + rate^2 v / 2) P(z < -x) with x = m / sigma + rate sigma. Where x is positive, both
-    factors are out of range long before their product is, so the scaled tail takes their place.
+    This is e^(rate m + rate^2 v / 2) P(z < -x) with x = m / sigma + rate sigma. For positive x both
+    factors are out of range long before their product is, so the scaled tail is used instead.
     """
     sigma = _sigma(variance)
     x = mean / sigma + rate * sigma
@@ -177,7 +177,7 @@ def truncated_exponential(rate: Tensor, mean: Tensor, variance: Tensor) -> Tenso
 
 
 def exponential_mean(alpha: Tensor, beta: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """E[f] of MPELU under N(mean, variance)."""
+    """Returns E[f] of MPELU under N(mean, variance)."""
     sigma = _sigma(variance)
     ratio = mean / sigma
     above = normal_cdf(ratio)
@@ -188,7 +188,7 @@ def exponential_mean(alpha: Tensor, beta: Tensor, mean: Tensor, variance: Tensor
 
 
 def exponential_slope(alpha: Tensor, beta: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """E[f'] of MPELU under N(mean, variance)."""
+    """Returns E[f'] of MPELU under N(mean, variance)."""
     above = normal_cdf(mean / _sigma(variance))
     found: Tensor = above + alpha * beta * truncated_exponential(beta, mean, variance)
     return found
@@ -200,16 +200,16 @@ def squared_slope(
     mean: float | Tensor = 0.0,
     variance: float | Tensor = 1.0,
 ) -> Tensor:
-    """E[f'^2] of MPELU under N(mean, variance), the factor by which it scales gradients.
+    """Returns E[f'^2] of MPELU under N(mean, variance), the factor by which it scales gradients.
 
-    P(y > 0) + (alpha beta)^2 E[e^(2 beta y); y < 0]; at mean 0 and variance 1 this is
+    It equals P(y > 0) + (alpha beta)^2 E[e^(2 beta y); y < 0]; at mean 0 and variance 1 this is
     1/2 + (alpha beta)^2 E(2 beta) with E(t) = erfcx(t / sqrt 2) / 2.
 
     Args:
-        alpha: a number or a tensor; shapes broadcast.
-        beta: as alpha; positive.
-        mean: mean of the input, as alpha.
-        variance: variance of the input, as alpha; positive.
+        alpha: number or tensor; shapes broadcast.
+        beta: like alpha, positive.
+        mean: mean of the input, like alpha.
+        variance: variance of the input, like alpha, positive.
 
     Returns:
         A float64 tensor of the broadcast shape.
@@ -230,7 +230,7 @@ def squared_slope(
 @lru_cache(maxsize=1)
 @plain_tensors()
 def _legendre(count: int = 12) -> tuple[Numbers, Numbers]:
-    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1] (Golub and Welsch)."""
+    """Returns nodes and weights of Gauss-Legendre quadrature on [-1, 1] (Golub and Welsch)."""
     index = torch.arange(1, count, dtype=torch.float64)
     off_diagonal = index / (4 * index**2 - 1).sqrt()
     nodes, vectors = torch.linalg.eigh(off_diagonal.diag(1) + off_diagonal.diag(-1))
@@ -238,7 +238,7 @@ def _legendre(count: int = 12) -> tuple[Numbers, Numbers]:
 
 
 def panel_mean(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """The mean of an elementwise function between two points, by one panel of the quadrature.
+    """Returns the mean of an elementwise function between two points, using one quadrature panel.
 
     Args:
         function: maps a float64 tensor of shape [points, channels] to one of the same shape.
@@ -256,15 +256,15 @@ def panel_mean(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) 
 def gaussian_nodes(
     center: Tensor, sigma: Tensor, kinks: Sequence[float | Tensor], halvings: int = HALVINGS
 ) -> tuple[Tensor, Tensor]:
-    """Nodes z and weights of a standard normal variable for functions of center + sigma z.
+    """Returns nodes z and weights of a standard normal z for functions of center + sigma z.
 
-    Gauss-Legendre on panels that end at every kink and shrink by halves towards it.
+    Uses Gauss-Legendre quadrature on panels that end at every kink and halve towards it.
 
     Args:
         center: mean of the function's argument, shape [channels].
-        sigma: its standard deviation, shape [channels].
+        sigma: standard deviation of the argument, shape [channels].
         kinks: where the function is not smooth: numbers, or tensors of shape [channels].
-        halvings: how often panels shrink.
+        halvings: number of times panels halve towards a kink.
 
     Returns:
         Two float64 tensors of shape [points, channels].
@@ -297,16 +297,16 @@ def quadrature_moments(
     kinks: Sequence[float | Tensor] = (0.0,),
     maximum_of: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and second moment of an elementwise function of a Gaussian variable, by quadrature.
+    """Returns the mean and second moment of an elementwise function of a Gaussian variable.
 
-    Gauss-Legendre on panels that end at every kink and shrink towards it.
+    Uses Gauss-Legendre quadrature on panels that end at every kink and shrink towards it.
 
     Args:
         function: maps a float64 tensor of shape [points, channels] to one of the same shape.
         mean: mean of the variable, shape [] or [channels].
-        variance: variance of the variable, as mean.
+        variance: variance of the variable, like mean.
         kinks: where the function is not smooth: numbers, or tensors of shape [channels].
-        maximum_of: how many independent variables the function's argument is the largest of.
+        maximum_of: number of independent variables, the largest of which is the argument.
 
     Returns:
         Two float64 tensors of shape [channels].
@@ -326,7 +326,7 @@ def quadrature_mean(
     variance: float | Tensor,
     kinks: Sequence[float | Tensor],
 ) -> Tensor:
-    """The first of `quadrature_moments` alone."""
+    """Returns only the mean, as `quadrature_moments` does."""
     weight, values = _at_nodes(function, mean, variance, kinks)
     return (weight * values).sum(0)
 
@@ -338,7 +338,7 @@ def _at_nodes(
     kinks: Sequence[float | Tensor],
     maximum_of: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Weights, and values of the function, at the nodes of the quadrature."""
+    """Returns the weights and the function's values at the nodes of the quadrature."""
     center, spread = torch.broadcast_tensors(
         to_float64(mean).reshape(-1), to_float64(variance).reshape(-1)
     )
@@ -347,8 +347,8 @@ def _at_nodes(
     if maximum_of > 1:
         weight = weight * maximum_of * torch.special.ndtr(z) ** (maximum_of - 1)
     values = function(center + sigma * z)
-    # Outside of its domain a function such as a root is not a number. What little probability is
-    # there doesn't count; a function that is undefined on more of it has no moments.
+    # A function such as a square root is NaN outside its domain. A small probability there is
+    # ignored; a function that is undefined with a larger probability has no moments.
     if not values.sum().isfinite():
         is_number = values.isfinite()
         lost = (weight * ~is_number).sum(0)
@@ -359,9 +359,9 @@ def _at_nodes(
 def residual_bound(
     alpha: float, beta: float, variance: float = 1.0, deviations: float = 1.0
 ) -> float:
-    """Bound of |f(y) - tangent(y)| for every y above -deviations standard deviations.
+    """Returns a bound of |f(y) - tangent(y)| for every y above -deviations standard deviations.
 
-    It is deviations^2 / 2 alpha beta^2 variance, the remainder of the Taylor expansion.
+    It is deviations^2 / 2 |alpha| beta^2 variance, the remainder of the Taylor expansion.
 
     Example:
         >>> [residual_bound(1.0, 1.0, 1.0, deviations) for deviations in (1, 2, 3)]
@@ -372,11 +372,11 @@ def residual_bound(
 
 
 def residual_share(residual: float, alpha: float, beta: float, variance: float = 1.0) -> float:
-    """Share of inputs from N(0, variance) whose residual is bounded by `residual`.
+    """Returns the share of inputs from N(0, variance) whose residual is bounded by `residual`.
 
-    The paper's 84.135 %, 97.725 % and 99.865 % belong to the bounds at one, two and three standard
-    deviations. Its 55.57 % for a residual of 0.01 is the share above -0.14; the threshold
-    -0.1414 without the rounding gives 55.62 %.
+    The paper's 84.135 %, 97.725 % and 99.865 % correspond to the bounds at one, two and three
+    standard deviations. Its 55.57 % for a residual of 0.01 is the share above -0.14; the
+    unrounded threshold -0.1414 gives 55.62 %.
 
     Example:
         >>> [round(100 * residual_share(bound, 1.0, 1.0), 3) for bound in (0.5, 2.0, 4.5)]

@@ -1,4 +1,4 @@
-"""MPELU as a module, a sibling of torch.nn.PReLU."""
+"""MPELU as a module, used like torch.nn.PReLU."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ Initial = float | Sequence[float] | Tensor
 
 
 class MPELU(nn.Module):
-    """Multiple parametric exponential linear unit with learnable `alpha` and `beta`.
+    """Applies the multiple parametric exponential linear unit with learnable `alpha` and `beta`.
 
     f(y) = y for y > 0 and alpha (e^(beta y) - 1) otherwise (Li et al., arXiv 1606.00305).
 
-    A beta that an optimizer pushes below `MIN_BETA` (1e-6) counts as `MIN_BETA`. The parameter
-    itself isn't changed. Its gradient passes where a step along it would raise beta, and is zero
-    where it would lower beta further.
+    A beta that an optimizer pushes below `MIN_BETA` (1e-6) is treated as `MIN_BETA`. The parameter
+    itself isn't changed. Its gradient passes if a gradient step would raise beta, and is zero if
+    the step would lower beta further.
 
     Args:
         num_parameters: 1 to share alpha and beta, or the number of channels.
-        alpha: initial value, a number or one for each parameter (a sequence or tensor).
-        beta: as alpha; positive.
-        dim: dimension of the channels; -1 for tokens of shape [batch, length, channels].
-        inplace: overwrite the input. Saves the memory of the output, but nothing that is kept for
-            backward: one tensor, the output while every alpha is positive (see docs/semantics.md).
-        device: of the parameters.
-        dtype: of the parameters.
+        alpha: initial value, either a number or one for each parameter (a sequence or tensor).
+        beta: like alpha, positive.
+        dim: channel dimension; -1 for tokens of shape [batch, length, channels].
+        inplace: overwrite the input. This saves the output's memory, but not the one tensor kept
+            for backward, which is the output while every alpha is positive (docs/semantics.md).
+        device: device of the parameters.
+        dtype: dtype of the parameters.
 
     Shape:
         - Input: any, with `num_parameters` channels in dimension `dim` unless num_parameters is 1.
-        - Output: as the input.
+        - Output: same shape as the input.
 
     Attributes:
-        alpha: learnable, shape [num_parameters].
-        beta: learnable, shape [num_parameters].
+        alpha: learnable parameter of shape [num_parameters].
+        beta: learnable parameter of shape [num_parameters].
 
     Example:
         >>> activation = MPELU(64, alpha=0.25)
@@ -78,36 +78,36 @@ class MPELU(nn.Module):
 
     @classmethod
     def relu(cls, num_parameters: int = 1, **kwargs: Any) -> MPELU:
-        """Starts as ReLU, exactly: alpha 0."""
+        """Creates an MPELU that starts as ReLU, exactly: alpha is 0."""
         return cls(num_parameters, alpha=0.0, beta=1.0, **kwargs)
 
     @classmethod
     def elu(cls, num_parameters: int = 1, alpha: float = 1.0, **kwargs: Any) -> MPELU:
-        """Starts as ELU, exactly: beta 1."""
+        """Creates an MPELU that starts as ELU, exactly: beta is 1."""
         return cls(num_parameters, alpha=alpha, beta=1.0, **kwargs)
 
     @classmethod
     def prelu(
         cls, num_parameters: int = 1, slope: float = 0.25, beta: float = 0.01, **kwargs: Any
     ) -> MPELU:
-        """Starts close to PReLU or leaky ReLU: alpha = slope / beta.
+        """Creates an MPELU that starts close to PReLU or leaky ReLU: alpha = slope / beta.
 
-        Off by less than slope beta y^2 / 2: with the defaults 0.00125 at y = -1 and 0.031 at
-        y = -5. The paper takes alpha 25.6302, which is exact at y = -5 and off by 0.0078 at most
-        between there and zero.
+        The error is less than slope beta y^2 / 2: with the defaults, 0.00125 at y = -1 and 0.031
+        at y = -5. The paper uses alpha 25.6302, which is exact at y = -5 and off by at most 0.0078
+        between y = -5 and 0.
         """
         return cls(num_parameters, alpha=slope / beta, beta=beta, **kwargs)
 
     @classmethod
     def identity(cls, num_parameters: int = 1, **kwargs: Any) -> MPELU:
-        """Starts close to the identity, with the paper's alpha 98 and beta 0.01.
+        """Creates an MPELU that starts close to the identity: the paper's alpha 98 and beta 0.01.
 
-        Off by at most 0.02 |y| + 0.0049 y^2: 0.025 at y = -1 and 0.22 at y = -5.
+        The error is at most 0.02 |y| + 0.0049 y^2: 0.025 at y = -1 and 0.22 at y = -5.
         """
         return cls(num_parameters, alpha=98.0, beta=0.01, **kwargs)
 
     def reset_parameters(self) -> None:
-        """Back to the initial alpha and beta."""
+        """Resets alpha and beta to their initial values."""
         starts = ((self.alpha, self.initial_alpha), (self.beta, self.initial_beta))
         for parameter, initial in starts:
             if len(initial) == 1:
@@ -117,11 +117,11 @@ class MPELU(nn.Module):
                     parameter.copy_(torch.tensor(initial, dtype=torch.float64, device="cpu"))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # "dim" is missing in modules pickled before there was a choice.
+        # Modules that were pickled before `dim` was an option lack it.
         super().__setstate__({"dim": 1, **state})  # type: ignore[no-untyped-call]
 
     def forward(self, input: Tensor) -> Tensor:
-        # `self.alpha` takes half a microsecond to find what usually is here.
+        # The parameters are usually here; `self.alpha` would take half a microsecond.
         alpha, beta = self._parameters.get("alpha"), self._parameters.get("beta")
         if alpha is None or beta is None:  # parametrized, or held by a wrapper
             alpha, beta = self.alpha, self.beta
@@ -141,7 +141,7 @@ class MPELU(nn.Module):
 
 
 class _Scriptable(nn.Module):
-    """What torch.jit.script compiles in place of an MPELU."""
+    """Replaces an MPELU when torch.jit.script compiles it."""
 
     def __init__(self, module: MPELU) -> None:
         super().__init__()
@@ -157,19 +157,19 @@ class _Scriptable(nn.Module):
 class LazyMPELU(LazyModuleMixin, MPELU):
     """An MPELU that takes its number of channels from the first input.
 
-    For places that build activations without knowing the channels, such as `act_layer=` and
-    `activation_layer=` arguments. Like torch's other lazy modules it becomes an `MPELU` with the
-    first input (or the first after a state_dict was loaded); run a batch through the network
-    before making the optimizer.
+    Use it where activations are built without knowing the number of channels, such as by
+    `act_layer=` and `activation_layer=` arguments. Like torch's other lazy modules, it becomes an
+    `MPELU` at the first input (or the first one after loading a state_dict); run a batch through
+    the network before creating the optimizer.
 
     Args:
         alpha: initial value, a number.
-        beta: as alpha; positive.
-        dim: dimension of the channels. Default: 1, but input of 3 dimensions is refused then,
-            since it may be [batch, channels, length] or [batch, length, channels].
+        beta: like alpha, positive.
+        dim: channel dimension. Default: 1, but 3-dimensional input is then refused, since it may
+            be [batch, channels, length] or [batch, length, channels].
         inplace: overwrite the input.
-        device: of the parameters.
-        dtype: of the parameters.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
 
     Example:
         >>> activation = LazyMPELU()
@@ -203,7 +203,7 @@ class LazyMPELU(LazyModuleMixin, MPELU):
         self.beta = _unknown(device, dtype)
 
     def initialize_parameters(self, input: Tensor) -> None:
-        """Called with the first input."""
+        """Creates the parameters to fit the first input."""
         if self.has_uninitialized_params():
             channels = self._channels(input)
             with torch.no_grad():
@@ -215,9 +215,8 @@ class LazyMPELU(LazyModuleMixin, MPELU):
     def _channels(self, input: Tensor) -> int:
         if input.dim() == 3 and not self.dim_is_given:
             raise ValueError(
-                "LazyMPELU: expected dim=1 or dim=-1 to be given for input of 3 dimensions, which "
-                f"may be [batch, channels, length] or [batch, length, channels]; got "
-                f"{list(input.shape)}"
+                f"LazyMPELU: input {list(input.shape)} may be [batch, channels, length] or [batch, "
+                "length, channels]; give dim=1 or dim=-1"
             )
         if not -input.dim() <= self.dim < input.dim():
             raise ValueError(
@@ -227,7 +226,7 @@ class LazyMPELU(LazyModuleMixin, MPELU):
         return input.size(self.dim)
 
     def reset_parameters(self) -> None:
-        """Back to the initial alpha and beta, once there are parameters."""
+        """Resets alpha and beta to their initial values, unless they don't exist yet."""
         if not self.has_uninitialized_params():
             super().reset_parameters()
 
@@ -247,19 +246,19 @@ def _count(value: SupportsIndex) -> int:
 
 
 def _initial(name: str, value: Initial, count: int) -> list[float]:
-    """The value as one number for all, or as one for each parameter."""
+    """Returns the initial value as one number for all parameters or one for each."""
     try:
         if isinstance(value, (int, float)):
-            numbers = [float(value)]  # no tensors: this is what networks of 1001 layers do
+            numbers = [float(value)]  # no tensors, to build 1001 layers quickly
         else:
             numbers = torch.as_tensor(value, dtype=torch.float64, device="cpu").reshape(-1).tolist()
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(
-            f"MPELU: expected {name} as a number or a sequence of numbers, got {value!r}"
+            f"MPELU: expected {name} to be a number or a sequence of numbers, got {value!r}"
         ) from None
     if len(numbers) not in (1, count):
         raise ValueError(
-            f"MPELU: expected {name} as a number or {count} values (num_parameters), "
+            f"MPELU: expected {name} to be a number or {count} values (num_parameters), "
             f"got {len(numbers)}"
         )
     if not all(math.isfinite(number) for number in numbers):
@@ -270,7 +269,7 @@ def _initial(name: str, value: Initial, count: int) -> list[float]:
 
 
 def _range(parameter: Tensor, initial: list[float]) -> str:
-    """The values in short, or those it will start from; nothing where there are none to see."""
+    """Formats the range of the values, or the initial value if lazy; empty without values."""
     if is_lazy(parameter):
         return f"{initial[0]:.4g}"
     if type(parameter) is not nn.Parameter or parameter.is_meta or not parameter.numel():

@@ -1,4 +1,4 @@
-"""Parameter groups: the parameters of activations learn at a rate of their own."""
+"""Parameter groups that give the parameters of activations a learning rate of their own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mpelu.activations import learnable_parameters
 from mpelu.graph import NORMS
 
 OWN_RATE = ("scale", "rate", "shape")
-"""Kinds of activations' parameters that learn at a rate of their own."""
+"""Kinds of activation parameters that have a learning rate of their own."""
 _HARMLESS_DECAY = 1e-3
-"""Weight decay up to which an unknown optimizer does no harm to activations. SGD rarely has more;
-AdamW nearly always does."""
+"""Largest weight decay with which an unknown optimizer does activations no harm. SGD is rarely used
+with more; AdamW nearly always is."""
 
 
 def param_groups(
@@ -30,26 +30,26 @@ def param_groups(
     decay_mult: float | None = None,
     decay_norm_bias: bool | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups for any torch optimizer, with every parameter of the model in exactly one of them.
+    """Returns groups for any torch optimizer, with each parameter of the model in exactly one.
 
-    torch's schedulers change the learning rates of all groups by the same factor, so the
-    multipliers stay. Each group also carries its `lr_mult` and `decay_mult`, for schedules of your
+    torch's schedulers change the learning rates of all groups by the same factor, which preserves
+    the multipliers. Each group also carries its `lr_mult` and `decay_mult`, for schedules of your
     own.
 
     Optimizers with decoupled weight decay, such as AdamW, shrink a weight by learning rate times
-    weight decay whatever its gradient is. At their usual weight decay, alpha and beta would fall
+    weight decay regardless of its gradient. At their usual weight decay, alpha and beta would fall
     towards 0 and MPELU would become ReLU. With such an `optimizer`, parameters of activations, norm
     layers and biases are not decayed by default, and the weight decay of a group is divided by the
     multiplier of its learning rate, so that the multiplier doesn't act on weight decay too.
 
     Args:
-        model: any module, also inside DistributedDataParallel or torch.compile. Warns if it has no
-            learnable activation, unless lr_mult is 1.
+        model: any module, also wrapped in DistributedDataParallel or torch.compile. Warns if it has
+            no learnable activation, unless lr_mult is 1.
         lr: base learning rate.
         weight_decay: base weight decay.
         optimizer: class of the optimizer that the groups are for, such as torch.optim.AdamW, or a
-            function that makes it from parameter groups and `lr=`. Two steps on a parameter of its
-            own tell whether its weight decay is decoupled. Default: as for SGD.
+            function that creates it from parameter groups and `lr=`. Two steps on a dummy parameter
+            determine whether its weight decay is decoupled. Default: treated like SGD.
         lr_mult: learning rate multiplier for activations' parameters of kind scale, rate and shape
             (see `mpelu.activations.KINDS`): MPELU's alpha and beta, PELU's a and b, and those of
             registered activations. 5 in the paper, with SGD; it helps AdamW about as much
@@ -62,7 +62,7 @@ def param_groups(
             decoupled.
 
     Returns:
-        One group for each pair of multipliers in use; activations don't share one with weights.
+        One group for each pair of multipliers in use; activations and weights never share a group.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(8, 8), mpelu.MPELU(8))
@@ -124,12 +124,12 @@ def grouped(
     weight_decay: float,
     is_decoupled: bool,
 ) -> list[dict[str, Any]]:
-    """The parameters of a model by their multipliers, in the model's order.
+    """Groups the parameters of a model by their multipliers, in the model's order.
 
     Args:
-        model: its parameters are taken, each once.
-        kinds: kind of each learnable parameter of an activation, by the parameter's id.
-        multipliers: from a parameter to its multipliers of learning rate and weight decay.
+        model: model whose parameters are grouped, each once.
+        kinds: kind of each learnable activation parameter, by the parameter's id.
+        multipliers: function from a parameter to its learning rate and weight decay multipliers.
         lr: base learning rate.
         weight_decay: base weight decay.
         is_decoupled: whether the optimizer multiplies weight decay by the learning rate.
@@ -154,13 +154,13 @@ def grouped(
 
 
 def has_decoupled_decay(optimizer: Callable[..., torch.optim.Optimizer], model: nn.Module) -> bool:
-    """Whether weight decay shrinks weights by itself instead of being added to gradients.
+    """Returns whether weight decay shrinks weights directly instead of being added to gradients.
 
-    SGD without momentum does both at once. It counts as coupled, as it is in the paper.
+    For SGD without momentum both are the same. It counts as coupled, as it does in the paper.
 
     Args:
-        optimizer: class of an optimizer, or a function that makes one from groups and `lr=`.
-        model: its device is where the optimizer is tried out.
+        optimizer: class of an optimizer, or a function that creates one from groups and `lr=`.
+        model: model whose device the optimizer is tried out on.
     """
     if not callable(optimizer):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Activations: one table that networks, parameter groups, initialization and the lab read.
+"""The table of activations that networks, parameter groups, initialization and the lab share.
 
 Importing it doesn't import torch; building or describing a module does.
 """

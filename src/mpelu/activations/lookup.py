@@ -1,4 +1,4 @@
-"""Activations by name or reference, and the function that adds your own to the table."""
+"""Finds activations by name or reference, and adds your own to the table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _references: dict[str, ActivationRecord] = {}
-"""By package.module:factory, once resolved."""
+"""Records of resolved references, by package.module:factory."""
 
 
 def register_activation(
@@ -35,21 +35,21 @@ def register_activation(
 ) -> ActivationRecord:
     """Adds an activation to the table.
 
-    It can then be named wherever an activation is: in `mpelu.models.create`, in a run's config, in
-    studies. Modules of its class are recognized: `mpelu.param_groups` puts its learnable parameters
-    in a group of their own, runs record them, and inspection and report show them. (A class that
-    the table already has keeps its record.) Its slopes and moments are found by running it.
+    Its name can then be used wherever an activation is named: in `mpelu.models.create`, in a run's
+    config, in studies. Modules of its class are recognized: `mpelu.param_groups` puts its learnable
+    parameters in a group of their own, runs record them, and inspection and report show them. (A
+    class already in the table keeps its record.) Its slopes and moments are found by running it.
 
     Args:
-        name: a new name, such as "swish2".
+        name: new name, such as "swish2".
         build: function from the number of channels to a new module, for example the module's class.
-            If it has parameters called alpha, beta or dim, these are options of the activation.
-        label: its name in tables and legends (default: the name of the module's class).
+            Parameters called alpha, beta or dim become options of the activation.
+        label: name in tables and legends (default: the name of the module's class).
         parameters: kind of each learnable parameter by attribute, one of
             `mpelu.activations.KINDS` (default: all are learnable, of kind "shape").
 
     Returns:
-        The record.
+        The new record.
 
     Raises:
         ValueError: if the name is taken, or `build` doesn't return a module.
@@ -68,7 +68,7 @@ def register_activation(
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name):
         raise ValueError(
-            f"register_activation: expected a name of letters, digits and _, got {name!r}"
+            f"register_activation: expected a name of letters, digits and _; got {name!r}"
         )
     if name in TABLE:
         raise ValueError(f"register_activation: the name {name!r} is taken; choose another")
@@ -78,14 +78,14 @@ def register_activation(
 
 
 def resolve(activation: str | Callable[[int], nn.Module]) -> ActivationRecord:
-    """The record of an activation.
+    """Returns the record of an activation.
 
     Args:
-        activation: a name of the table, "package.module:factory", or a callable. Factory and
-            callable are called with the number of channels and return a new module.
+        activation: a name in the table, "package.module:factory", or a callable. Factories and
+            callables are called with the number of channels and return a new module.
 
     Raises:
-        ValueError: in one line, if there is no such activation, or if it returns no module.
+        ValueError: if there is no such activation, or if its factory doesn't return a module.
 
     Example:
         >>> resolve("relu").label
@@ -112,7 +112,7 @@ def resolve(activation: str | Callable[[int], nn.Module]) -> ActivationRecord:
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name has the form package.module:factory. Nothing is imported.
+    """Returns whether a name has the form package.module:factory, without importing anything.
 
     Example:
         >>> is_reference("mine.acts:Swish2"), is_reference("relu")
@@ -128,7 +128,7 @@ def _tried_out(
     label: str | None = None,
     parameters: Mapping[str, str] | None = None,
 ) -> ActivationRecord:
-    """A record for a factory that has been called once, and whose class is now recognized."""
+    """Calls a factory once and returns its record; its class is recognized from then on."""
     if not callable(build):
         raise ValueError(f"{caller}: expected {name} to be callable, got {build!r}")
     record = ActivationRecord(name=name, label=name, build=build)
@@ -140,11 +140,9 @@ def _tried_out(
     own = [attribute for attribute, _ in module.named_parameters(recurse=False)]
     for attribute, kind in (parameters or {}).items():
         if attribute not in own:
-            raise ValueError(
-                f"{caller}: expected a parameter of {type(module).__name__}, got {attribute!r}"
-            )
+            raise ValueError(f"{caller}: {type(module).__name__} has no parameter {attribute!r}")
         if kind not in KINDS:
-            raise ValueError(f"{caller}: expected a kind of {', '.join(KINDS)}, got {kind!r}")
+            raise ValueError(f"{caller}: expected one of {', '.join(KINDS)}; got kind {kind!r}")
     known = find_activation(module)
     if parameters is None and known is not None:
         kinds = {each.attribute: each.kind for each in known.parameters}
@@ -167,13 +165,13 @@ def _tried_out(
 
 
 def _may_stand_for_it(cls: type) -> bool:
-    """Whether all modules of a class can be taken for activations: not nn.Sequential, nn.Linear."""
+    """Returns whether all modules of a class are activations, unlike nn.Sequential or nn.Linear."""
     is_torch = cls.__module__.startswith("torch.nn.")
     return not is_torch or cls.__module__ == "torch.nn.modules.activation"
 
 
 def _imported(reference: str) -> Any:
-    """What a reference names."""
+    """Imports what a reference names."""
     place, _, path = reference.partition(":")
     try:
         found: Any = import_module(place)

@@ -1,4 +1,4 @@
-"""Learnable activations of other papers: SReLU and PELU."""
+"""Learnable activations from other papers: SReLU and PELU."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from torch import Tensor, nn
 
 
 class SReLU(nn.Module):
-    """S-shaped rectified linear unit, four learnable values per channel (Jin et al., 1512.07030).
+    """Applies the S-shaped rectified linear unit (Jin et al., 1512.07030).
 
-    f(x) = t_r + a_r (x - t_r) above t_r, t_l + a_l (x - t_l) below t_l, and x between.
-
-    It starts as a leaky ReLU: t_l 0, a_r 1, and a_l the slope. The authors freeze it so for some
-    epochs and then fit the thresholds to the layer's inputs; here all four learn from the start,
-    and t_r starts at 1, which changes nothing in f until a_r leaves 1.
+    f(x) = t_r + a_r (x - t_r) above t_r, t_l + a_l (x - t_l) below t_l, and x in between. The four
+    values are learned per channel. It starts as a leaky ReLU: t_l = 0, a_r = 1 and a_l = slope. The
+    authors first freeze it for some epochs and then fit the thresholds to the layer's inputs; here
+    all four learn from the start, and t_r starts at 1, which has no effect while a_r is 1.
 
     Args:
         num_parameters: number of channels.
-        slope: initial a_l.
-        dim: dimension of the channels.
+        slope: initial value of a_l.
+        dim: channel dimension.
 
     Shape:
         - Input, output: any, with `num_parameters` channels in dimension `dim`.
@@ -48,24 +47,24 @@ class SReLU(nn.Module):
 
 
 class PELU(nn.Module):
-    """Parametric exponential linear unit (Trottier et al., 1605.09332).
+    """Applies the parametric exponential linear unit (Trottier et al., 1605.09332).
 
     f(y) = (a / b) y for y >= 0 and a (e^(y / b) - 1) otherwise, with learnable a and b > 0. The
-    slopes on both sides of zero are equal. Where an optimizer pushes a or b below `MINIMUM`, the
+    slopes on both sides of zero are equal. If an optimizer pushes a or b below `MINIMUM`, the
     function uses `MINIMUM`; the gradient still reaches the parameter and can raise it again.
 
     Args:
         num_parameters: 1 to share a and b, or the number of channels.
-        a: initial value; positive.
-        b: initial value; positive.
-        dim: dimension of the channels.
+        a: initial value, at least `MINIMUM`.
+        b: initial value, at least `MINIMUM`.
+        dim: channel dimension.
 
     Shape:
         - Input, output: any, with `num_parameters` channels in dimension `dim`.
 
     Attributes:
-        a: learnable, shape [num_parameters].
-        b: learnable, shape [num_parameters].
+        a: learnable parameter of shape [num_parameters].
+        b: learnable parameter of shape [num_parameters].
 
     Example:
         >>> PELU(a=2.0)(torch.tensor([[-1.0], [2.0]])).flatten().tolist()
@@ -73,7 +72,7 @@ class PELU(nn.Module):
     """
 
     MINIMUM = 0.1
-    """The bound of the paper."""
+    """Lower bound of a and b in the paper."""
 
     def __init__(
         self, num_parameters: int = 1, a: float = 1.0, b: float = 1.0, *, dim: int = 1
@@ -102,12 +101,12 @@ class PELU(nn.Module):
 
 
 def _held(parameter: Tensor, minimum: float) -> Tensor:
-    """The parameter, or the minimum where it is below; the gradient passes either way."""
+    """Returns the parameter, raised to the minimum; the gradient passes either way."""
     return torch.where(parameter > minimum, parameter, minimum + parameter - parameter.detach())
 
 
 def _channel_shape(input: Tensor, dim: int) -> list[int]:
-    """The shape of parameters that are broadcast along all dimensions but `dim`."""
+    """Returns the shape in which parameters broadcast along all dimensions but `dim`."""
     shape = [1] * max(input.dim(), 1)
     shape[dim] = -1
     return shape

@@ -1,4 +1,4 @@
-"""The table of activations: what the package knows of each, found by name, module or function.
+"""The table of activations: what the package knows about each, by name, module or function.
 
 Importing it doesn't import torch; building or describing a module does.
 """
@@ -23,7 +23,7 @@ KINDS = {
     "piece": "a threshold or slope of one of several pieces, such as SReLU's",
     "shape": "any other parameter of the shape",
 }
-"""Kinds of learnable parameters; `mpelu.param_groups` says how each is trained."""
+"""Kinds of learnable parameters; `mpelu.param_groups` describes how each is trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,48 +31,48 @@ class LearnableParameter:
     """A learnable parameter of an activation."""
 
     attribute: str
-    """Its name in the module."""
+    """Name in the module."""
     kind: str = "shape"
     """One of `KINDS`."""
     symbol: str = ""
-    """Its name in tables and plots (default: the attribute)."""
+    """Name in tables and plots (default: the attribute)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationRecord:
-    """What the package knows of an activation."""
+    """What the package knows about an activation."""
 
     name: str
     label: str
-    """Its name in tables and legends."""
+    """Name in tables and legends."""
     build: Callable[..., nn.Module]
-    """From the number of channels to a new module. If it has parameters called alpha, beta or dim,
-    these are options of the activation."""
+    """Function from the number of channels to a new module. Parameters called alpha, beta or dim
+    are options of the activation."""
     parameters: tuple[LearnableParameter, ...] = ()
     function: Callable[[Any], ElementwiseFunction] | None = None
-    """From a module to the function it computes, in closed form; None to run the module."""
+    """Returns the closed form of the function a module computes; None to run the module."""
     slope: Callable[..., float] | None = None
-    """From the options to the slope just below zero, for an activation with f(0) = 0 and slope 1
-    above zero; None to take it from the function, whose parameters are rounded to float32."""
+    """Returns the slope just below zero for given options, if f(0) = 0 and the slope above zero is
+    1; None to take it from `function`, whose parameters are rounded to float32."""
     module: str = ""
-    """Its class as "package.module:Class"; modules of this class are recognized."""
+    """Class as "package.module:Class"; modules of this class are recognized."""
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """The options that it takes, of alpha, beta and dim, with their defaults."""
+        """Those of the options alpha, beta and dim that it takes, with their defaults."""
         found = inspect.signature(self.build).parameters
         return {name: found[name].default for name in ("alpha", "beta", "dim") if name in found}
 
     def label_of(self, parameter: LearnableParameter) -> str:
-        """The label of a learnable parameter, such as "α of MPELU"."""
+        """Returns the label of a learnable parameter, such as "α of MPELU"."""
         return f"{parameter.symbol or parameter.attribute} of {self.label}"
 
     def make(self, channels: int, **options: Any) -> nn.Module:
-        """A new module.
+        """Builds a new module.
 
         Args:
             channels: number of channels.
-            **options: alpha, beta and dim, if the activation takes them. None counts as not given.
+            **options: alpha, beta and dim, if the activation takes them. None means not given.
 
         Raises:
             ValueError: for an option that the activation doesn't take, or if `build` doesn't return
@@ -92,24 +92,22 @@ class ActivationRecord:
         return module
 
     def check(self, **options: Any) -> dict[str, Any]:
-        """The options to build with; raises ValueError for one that the activation doesn't take."""
+        """Returns the options to build with; raises ValueError for one that isn't accepted."""
         given = {name: value for name, value in options.items() if value is not None}
         if "dim" in given and "dim" not in self.options:
-            # Without parameters per channel, it doesn't matter where the channels are.
+            # Without parameters, it doesn't matter where the channels are.
             if given["dim"] != 1 and self.parameters:
                 raise ValueError(
-                    f"dim: expected 1, the dimension of {self.name}'s channels; got {given['dim']}"
+                    f"dim: expected 1, the channel dimension of {self.name}; got {given['dim']}"
                 )
             del given["dim"]
         for name, value in given.items():
             if name not in self.options:
-                raise ValueError(
-                    f"{name}: expected None, since {self.name} has none; got {value!r}"
-                )
+                raise ValueError(f"{name}: {self.name} takes no {name}, got {value!r}")
         return given
 
     def sample(self, channels: int = 4, **options: Any) -> nn.Module:
-        """A module on the CPU to try out; random number generators stay as they are."""
+        """Builds a module on the CPU to try out, without advancing random number generators."""
         import torch
 
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -122,7 +120,7 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _torch(name: str, *arguments: float) -> Callable[[int], nn.Module]:
-    """Builds a class of torch.nn with fixed arguments."""
+    """Returns a builder of a torch.nn class with fixed arguments."""
 
     def build(channels: int) -> nn.Module:
         from torch import nn
@@ -134,7 +132,7 @@ def _torch(name: str, *arguments: float) -> Callable[[int], nn.Module]:
 
 
 def _torch_alpha(name: str, default: float) -> Callable[..., nn.Module]:
-    """Builds a class of torch.nn with alpha as its first argument."""
+    """Returns a builder of a torch.nn class whose first argument is alpha."""
 
     def build(channels: int, alpha: float = default) -> nn.Module:
         return _torch(name, alpha)(channels)
@@ -168,7 +166,7 @@ def _mpelu(channels: int, alpha: float = 1.0, beta: float = 1.0, dim: int = 1) -
 
 
 def _leaky(slope: Callable[[Any], Any]) -> Callable[[Any], ElementwiseFunction]:
-    """The function of a module, from its slope below zero."""
+    """Returns `ActivationRecord.function` for modules with this slope below zero."""
 
     def function(module: Any) -> ElementwiseFunction:
         from mpelu.elementwise import leaky
@@ -179,7 +177,7 @@ def _leaky(slope: Callable[[Any], Any]) -> Callable[[Any], ElementwiseFunction]:
 
 
 def _exponential(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], ElementwiseFunction]:
-    """The function of a module, from its alpha, beta and scale (default: 1)."""
+    """Returns `ActivationRecord.function` for modules with this alpha, beta and scale (or 1)."""
 
     def function(module: Any) -> ElementwiseFunction:
         from mpelu.elementwise import exponential
@@ -197,7 +195,7 @@ def _mpelu_values(module: Any) -> tuple[Any, Any]:
 
 
 def _pelu_values(module: Any) -> tuple[Any, Any, Any]:
-    """PELU is a / b times y for y > 0, b (e^(y / b) - 1) otherwise."""
+    """Writes PELU as a / b times this function: y for y > 0, b (e^(y / b) - 1) otherwise."""
     a, b = module.a.double().clamp(min=module.MINIMUM), module.b.double().clamp(min=module.MINIMUM)
     return b, 1 / b, a / b
 
@@ -289,20 +287,20 @@ TABLE: dict[str, ActivationRecord] = {
         ActivationRecord(name="identity", label="identity", build=_torch("Identity")),
     )
 }  # fmt: skip
-"""By name, in the order of lists and help texts."""
+"""Records by name, in the order of lists and help texts."""
 
 BY_CLASS = {record.module: record for record in TABLE.values() if record.module}
-"""By "package.module:Class". torch.nn.Identity isn't here: it stands for many things besides an
-activation."""
+"""Records by "package.module:Class". torch.nn.Identity isn't included, since it is used for much
+else besides activations."""
 
 
 def class_path(cls: type) -> str:
-    """A class as "package.module:Class"."""
+    """Formats a class as "package.module:Class"."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _match(cls: type) -> tuple[ActivationRecord, Any] | None:
-    """The record of a class or the nearest that it inherits from, and that class."""
+    """Returns the record of a class or of its nearest known base class, and that class."""
     for base in cls.__mro__:
         record = BY_CLASS.get(class_path(base))
         if record is not None:
@@ -311,7 +309,7 @@ def _match(cls: type) -> tuple[ActivationRecord, Any] | None:
 
 
 def find_activation(module: nn.Module) -> ActivationRecord | None:
-    """The record of a module's class or of the nearest class that it inherits from.
+    """Returns the record of a module's class or of its nearest known base class.
 
     Example:
         >>> find_activation(torch.nn.PReLU()).parameters[0].attribute
@@ -322,7 +320,7 @@ def find_activation(module: nn.Module) -> ActivationRecord | None:
 
 
 def find_function(function: Any) -> ActivationRecord | None:
-    """The record of the activation that a torch function computes, also a method or in place.
+    """Returns the record of the activation that a torch function, method or in-place form computes.
 
     Example:
         >>> find_function(torch.nn.functional.relu).name, find_function(torch.Tensor.relu_).name
@@ -330,13 +328,13 @@ def find_function(function: Any) -> ActivationRecord | None:
     """
     try:
         return _functions().get(function)
-    except TypeError:  # what can't be hashed
+    except TypeError:  # not hashable
         return None
 
 
 @cache
 def _functions() -> dict[Any, ActivationRecord]:
-    """The activations of torch.nn by the functions of their name."""
+    """Returns the activations of torch.nn by the functions that bear their names."""
     import torch
 
     return {
@@ -353,12 +351,12 @@ class ActivationParameter(NamedTuple):
     """A learnable parameter of an activation in a model."""
 
     name: str
-    """In the model, such as "layer1.0.act.alpha"."""
+    """Name in the model, such as "layer1.0.act.alpha"."""
     parameter: nn.Parameter
     kind: str
     """One of `KINDS`."""
     label: str
-    """Such as "α of MPELU"."""
+    """Label for tables and plots, such as "α of MPELU"."""
 
 
 def learnable_parameters(model: nn.Module) -> Iterator[ActivationParameter]:
@@ -375,23 +373,23 @@ def learnable_parameters(model: nn.Module) -> Iterator[ActivationParameter]:
             continue
         known = {each.attribute: each for each in record.parameters}
         for attribute, parameter in module.named_parameters(recurse=False):
-            # A class that inherits from a known one may have more.
+            # A subclass of a known class may have more parameters.
             about = known.get(attribute, LearnableParameter(attribute=attribute))
             name = f"{path}.{attribute}" if path else attribute
             yield ActivationParameter(name, parameter, about.kind, record.label_of(about))
 
 
 def describe(activation: nn.Module | str) -> ElementwiseFunction | None:
-    """The elementwise function that a module computes, with its slopes at zero and its moments.
+    """Returns the elementwise function that a module computes, with slopes at zero and moments.
 
-    In closed form where the table has one; otherwise a copy of the module is run.
+    Uses a closed form if the table has one; otherwise runs a copy of the module.
 
     Args:
-        activation: a module, or the name of an activation of the table or of torch.nn, such as
+        activation: module, or name of an activation in the table or in torch.nn, such as
             "relu" or "tanh".
 
     Returns:
-        None if the module isn't elementwise or has no values (lazy or meta).
+        The function, or None if the module isn't elementwise or has no values (lazy or meta).
 
     Raises:
         ValueError: if no elementwise activation has that name.
@@ -439,7 +437,7 @@ def _named(name: str) -> ElementwiseFunction:
 
 
 def known_function(module: nn.Module) -> ElementwiseFunction | None:
-    """The function of a module in closed form, without running it; None if the table has none.
+    """Returns a module's function in closed form, without running it; None if there is none.
 
     Example:
         >>> known_function(torch.nn.LeakyReLU(0.1)).slope
@@ -449,7 +447,7 @@ def known_function(module: nn.Module) -> ElementwiseFunction | None:
     if found is None:
         return None
     record, base = found
-    # A class that inherits from a known one may compute something else.
+    # A subclass of a known class may compute something else.
     if record.function is None or type(module).forward is not base.forward:
         return None
     return record.function(module)

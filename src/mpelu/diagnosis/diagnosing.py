@@ -59,6 +59,16 @@ def diagnose(
     """
     model = unwrap(model)
     check_model("diagnose", model, None)
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"diagnose: expected an optimizer with parameter groups, got {optimizer!r}; pass the "
+            "object, such as SGD(model.parameters(), lr=0.1)"
+        )
+    if loss is not None and (isinstance(loss, type) or not callable(loss)):
+        raise TypeError(
+            f"diagnose: expected a loss to call with outputs and targets, got {loss!r}; pass an "
+            "object such as nn.CrossEntropyLoss()"
+        )
     check_inputs("diagnose", inputs)
     gpus = sorted({each.get_device() for each in model.parameters() if each.is_cuda})
     is_trained = any(each.requires_grad for each in model.parameters())

@@ -1,4 +1,4 @@
-"""How a model is read, and what its operations are: the calls it makes and what feeds each.
+"""Reads a model: the calls it makes, what feeds each of them, and what its operations do.
 
 `trace` reads a model symbolically, `record` from a forward pass, `record_shapes` from shapes. None
 of them changes the model. Other packages import from here, never from the modules inside.

@@ -1,7 +1,7 @@
 """The calls a model makes: what feeds each, and the layer it runs.
 
-A layer is a linear or convolutional layer or a matrix product with a weight, as a module or as a
-function.
+Layers are linear layers, convolutions and matrix products with a weight, as modules or as
+functions.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from torch.nn import functional as F
 from mpelu.graph.ops import KIND_OF
 
 INPUT = "input"
-"""Name of the call that stands for an input of the model."""
+"""Name of the call that represents an input of the model."""
 UNKNOWN = "a tensor of unknown origin"
-"""Name of the call that stands for a tensor made where torch functions can't be watched."""
+"""Name of the call that represents a tensor made where torch functions can't be watched."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """Stands for what an earlier call returned."""
+    """Represents what an earlier call returned."""
 
     index: int
 
     @property
     def name(self) -> str:
-        """What torch.fx prints for it in an f-string or an assertion."""
+        """Name that torch.fx prints in an f-string or an assertion."""
         return f"call_{self.index}"
 
     @property
     def meta(self) -> dict[str, Any]:
-        """Where torch.fx leaves remarks, which nobody reads here."""
+        """Place for torch.fx to leave remarks, which are ignored here."""
         return {}
 
 
@@ -58,12 +58,12 @@ class Call:
     shape: torch.Size | None = None
     """Shape of the output, once it is known to be a single tensor."""
     operation: str = field(init=False)
-    """Plain name of the operation, as in the table of `mpelu.graph.ops`."""
+    """Plain name of the operation, as in the tables of `mpelu.graph.ops`."""
     kind: str | None = field(init=False)
     """Kind of the operation, one of `KINDS`; None for an operation that has none."""
 
     def __post_init__(self) -> None:
-        # A module has the names of its classes, from its own on.
+        # A module goes by the name of its class, then by those of the base classes.
         is_module = isinstance(self.target, nn.Module)
         names = map(plain_name, type(self.target).__mro__ if is_module else (self.name,))
         self.operation = next(names)
@@ -73,7 +73,7 @@ class Call:
     def of(
         cls, name: str, target: Any, args: Any, kwargs: Any, kind: type, read: Callable[[Any], Any]
     ) -> Call:
-        """A call with the arguments of one kind read first: as a `Ref` if they come from a call."""
+        """Creates a call after reading arguments of a kind; those from a call become a `Ref`."""
         fed_by: list[int] = []
 
         def note(value: Any) -> Any:
@@ -87,13 +87,13 @@ class Call:
         return cls(name, target, args, kwargs, tuple(fed_by))
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """The argument, whether it was passed by position or by name."""
+        """Returns an argument, whether it was passed by position or by name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
 
 def name_of(function: Any) -> str:
-    """Name of a function or method as it appears in a report, such as "add" for Tensor.__iadd__."""
-    function = getattr(function, "overloadpacket", function)  # of the dispatcher: without overload
+    """Returns a function's or method's name for reports, such as "iadd" for Tensor.__iadd__."""
+    function = getattr(function, "overloadpacket", function)  # drops the overload
     name = str(getattr(function, "__name__", function))
     if name == "__get__":  # a property, such as Tensor.T
         name = str(getattr(getattr(function, "__self__", None), "__name__", name))
@@ -101,13 +101,13 @@ def name_of(function: Any) -> str:
 
 
 def plain_name(target: Any) -> str:
-    """Name of a function or of a module's class, in lower case without underscores."""
+    """Returns the name of a function or a module's class, in lower case without underscores."""
     name = type(target).__name__ if isinstance(target, nn.Module) else name_of(target)
     return name.replace("_", "").lower()
 
 
 def substitute(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:
-    """The value with every instance of a kind changed, also in containers and dataclasses."""
+    """Returns the value with all instances of a kind changed, also in containers, dataclasses."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (tuple, list)):
@@ -133,7 +133,7 @@ def substitute(value: Any, kind: type | tuple[type, ...], change: Callable[[Any]
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """Every tensor of a value, also those in dataclasses and other containers of a model's output.
+    """Returns every tensor in a value, including those in dataclasses and other containers.
 
     Example:
         >>> len(tensors_in({"a": torch.zeros(1), "b": [torch.zeros(1), 2]}))
@@ -169,7 +169,7 @@ class Layer:
     """A weight and how a call uses it."""
 
     weight: Tensor
-    """As the call takes it: a parameter, a view of one, or computed from one."""
+    """Tensor that the call takes: a parameter, a view of one, or computed from one."""
     bias: Tensor | None
     fan_in: float
     fan_out: float
@@ -184,14 +184,14 @@ class Layer:
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
     padding: tuple[tuple[int, int], ...] = ()
-    """Zeros before and after along each spatial axis, or what a transposed layer cuts off its
-    output there; empty where the padding isn't zeros."""
+    """Zeros before and after the input along each spatial axis, or what a transposed layer cuts off
+    its output there; empty if the padding isn't zeros."""
     is_standard: bool = True
     """Whether the weight has the layout of torch.nn: outputs first, or inputs if transposed."""
 
 
 def layer_of(call: Call) -> Layer | None:
-    """The layer a call runs, or None if it runs something else."""
+    """Returns the layer a call runs, or None if it runs something else."""
     target: Any = call.target
     if target is None or not call.fed_by:
         return None
@@ -200,13 +200,13 @@ def layer_of(call: Call) -> Layer | None:
     else:
         try:
             rule = _LAYERS.get(getattr(target, "overloadpacket", target))
-        except TypeError:  # a callable that can't be hashed
+        except TypeError:  # not hashable
             return None
     return None if rule is None else rule(call)
 
 
 def fans(weight: Tensor, groups: int = 1, transposed: bool = False) -> tuple[int, int]:
-    """How many inputs feed an output of the layer, and how many outputs an input feeds."""
+    """Returns how many inputs feed an output of the layer, and how many outputs an input feeds."""
     per_group = weight.size(0) // groups
     receptive = math.prod(weight.shape[2:])
     inputs, outputs = (per_group, weight.size(1)) if transposed else (weight.size(1), per_group)
@@ -245,7 +245,7 @@ _DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
 
 def _given(call: Call, *names: str, order: Sequence[str] | None = None) -> list[Any]:
-    """Settings by name: attributes of a module, or arguments of a function after its input."""
+    """Returns settings by name: a module's attributes, or a function's arguments after input."""
     if isinstance(call.target, nn.Module):
         return [getattr(call.target, name) for name in names]
     places = order or names
@@ -308,7 +308,7 @@ def _are_tensors(weight: Any, bias: Any) -> bool:
 
 
 def _product(weight: Any, bias: Any, data: Any, *, on_left: bool = False) -> Layer | None:
-    """A matrix product with a weight on one side: inputs are contracted, the rest are outputs."""
+    """Reads a matrix product with a weight on one side, whose contracted axis holds the inputs."""
     if not isinstance(data, Ref) or not _is_weight(weight):
         return None
     rows, columns = weight.shape[-2:]
@@ -331,7 +331,7 @@ def _grouped_mm(call: Call) -> Layer | None:
 
 
 def _einsum(call: Call) -> Layer | None:
-    """A contraction of one signal with one weight."""
+    """Reads a contraction of one signal with one weight."""
     operands = call.args[1:]
     if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
         operands = tuple(operands[0])
@@ -351,7 +351,7 @@ def _einsum(call: Call) -> Layer | None:
 
 
 def _is_weight(value: Any) -> bool:
-    """Whether it is trained: a matrix of constants is not a layer."""
+    """Returns whether a value is a trained weight; a matrix of constants doesn't make a layer."""
     return (
         isinstance(value, Tensor)
         and value.dim() > 1
@@ -378,4 +378,4 @@ _RULES: list[tuple[Callable[[Call], Layer | None], list[Any]]] = [
     (_einsum, [torch.einsum, torch.functional.einsum]),
 ]
 _LAYERS = {target: rule for rule, targets in _RULES for target in targets if target is not None}
-"""By class of module or by function."""
+"""Rules by module class or by function."""

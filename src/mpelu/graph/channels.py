@@ -1,4 +1,4 @@
-"""Tracks which dimension of each tensor holds the channels that its layer made."""
+"""Tracks which dimension of each tensor holds the channels that its layer created."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mpelu.graph.ops import MOVES
 
 
 def find_channels(calls: Sequence[Call]) -> list[Channels | None]:
-    """Where the output of each call has its channels; None where nothing tells.
+    """Returns where the output of each call has its channels; None where this is unknown.
 
-    Where nothing before an activation tells, the layer after it does.
+    What comes before an activation decides; if that is unclear, the layer after it does.
     """
     found: list[Channels | None] = []
     inputs = (call.shape for call in calls if call.target is None and call.shape)
@@ -38,7 +38,7 @@ def _after(
     fed = [index for index in call.fed_by if found[index] is not None]
     if not fed or _is_product(call):
         return None
-    # The one that looks most like the output, such as x in x * gate.
+    # The input that has the output's shape, such as x in x * gate.
     first = next((index for index in fed if calls[index].shape == call.shape), fed[0])
     before = found[first]
     assert before is not None
@@ -46,7 +46,7 @@ def _after(
 
 
 def _of_input(call: Call) -> Channels | None:
-    """Images have their channels in dimension 1, features alone in the last."""
+    """Guesses the channels of an input: dimension 1 for images, the last one for mere features."""
     ndim = 0 if call.shape is None else len(call.shape)
     if ndim == 3 or ndim == 0:
         return None
@@ -56,7 +56,7 @@ def _of_input(call: Call) -> Channels | None:
 def _made_by(
     call: Call, calls: Sequence[Call], found: Sequence[Channels | None]
 ) -> Channels | None:
-    """The channels that a layer makes, whatever comes in."""
+    """Returns the channels that a layer creates, whatever its input."""
     if _is_product(call):
         return _of_product(call, calls, found)
     target: Any = call.target
@@ -64,7 +64,7 @@ def _made_by(
     source = f"{call.name} ({type(target).__name__})" if is_module else call.name
     if call.kind == "convolution":
         spatial = target.weight.dim() - 2 if is_module else int(call.name[-2])
-        # An image without a batch has its channels in front.
+        # An image without a batch dimension has its channels first.
         return Channels(1 if call.shape is None else len(call.shape) - spatial - 1, source)
     if call.kind == "layer norm" and is_module and len(target.normalized_shape) > 1:
         return None
@@ -74,12 +74,12 @@ def _made_by(
 
 
 def _is_product(call: Call) -> bool:
-    """Whether it multiplies matrices of which both may be data."""
+    """Returns whether the call multiplies matrices that may both be data."""
     return call.kind == "product" or _has_data_for_weight(call)
 
 
 def _has_data_for_weight(call: Call) -> bool:
-    """As linear(h, h) has, which makes as many channels as there are rows in the batch."""
+    """Returns whether data is the weight, as in linear(h, h), which has a channel for each row."""
     if isinstance(call.target, nn.Module):
         return False
     is_layer = call.name == "linear" or call.kind == "convolution"
@@ -89,7 +89,7 @@ def _has_data_for_weight(call: Call) -> bool:
 def _of_product(
     call: Call, calls: Sequence[Call], found: Sequence[Channels | None]
 ) -> Channels | None:
-    """A product with a weight on the right makes new channels; one with data keeps its last."""
+    """A weight on the right creates new channels; data there passes on those in its last dim."""
     if call.name == "einsum" or _has_data_for_weight(call) or len(call.args) < 2:
         return None
     right = (
@@ -104,7 +104,7 @@ def _of_product(
 
 
 def _from_consumers(calls: Sequence[Call], found: list[Channels | None]) -> list[Channels | None]:
-    """Fills gaps by what the layers that take an output expect, from back to front."""
+    """Fills gaps with what the layers that take an output expect, from back to front."""
     expected = list(found)
     for index, call in reversed(list(enumerate(calls))):
         if not call.fed_by or expected[call.fed_by[0]] is not None:
@@ -118,7 +118,7 @@ def _from_consumers(calls: Sequence[Call], found: list[Channels | None]) -> list
 
 
 def _wanted(call: Call) -> Channels | None:
-    """Where a layer expects the channels of its input."""
+    """Returns where a layer expects the channels of its input."""
     made = None if _is_product(call) else _made_by(call, (), ())
     return None if made is None else Channels(made.dim, f"{made.source}, which takes it")
 
@@ -128,17 +128,17 @@ class Channels:
     """Where the channels of a tensor are."""
 
     dim: int
-    """-1 for the last dimension, the position of any other."""
+    """-1 for the last dimension, otherwise its position."""
     source: str
-    """What says so: the path of a layer, or a guess in words."""
+    """Evidence for it: the path of a layer, or a guess in words."""
 
     def position(self, ndim: int) -> int:
         return self.dim % ndim
 
 
 def carried(call: Call, before: Channels, shape: torch.Size | None, batch: int) -> Channels | None:
-    """Where a call that makes no channels of its own puts those that come in."""
-    if shape is None or call.shape is None:  # one of several outputs, or nothing is known of shapes
+    """Returns where a call that creates no channels puts those of its input."""
+    if shape is None or call.shape is None:  # one of several outputs, or shapes are unknown
         return _carried_blindly(call, before)
     old, new, position = len(shape), len(call.shape), before.position(len(shape))
     if call.kind == "reshape" and shape != call.shape:
@@ -159,7 +159,7 @@ def carried(call: Call, before: Channels, shape: torch.Size | None, batch: int) 
 
 
 def _carried_blindly(call: Call, before: Channels) -> Channels | None:
-    """The same without shapes, where the call alone tells."""
+    """Does the same without shapes, from the call alone."""
     if call.operation == "permute":
         order = _order(call, len(_given(call))) or []
         return _at(order.index(before.position(len(order))), len(order), before)
@@ -168,7 +168,7 @@ def _carried_blindly(call: Call, before: Channels) -> Channels | None:
     if call.operation == "flatten":
         layer: Any = call.target
         start = getattr(layer, "start_dim", None) or call.argument(1, "start_dim", 0)
-        if start == 0:  # with the batch
+        if start == 0:  # includes the batch
             return None
         return before if before.dim == 1 and start > 1 else Channels(-1, before.source)
     return None if call.kind in MOVES else before
@@ -180,7 +180,7 @@ def _at(position: int, ndim: int, before: Channels) -> Channels:
 
 
 def _given(call: Call) -> list[int]:
-    """The dimensions that a call names, be it one by one or as a tuple."""
+    """Returns the dimensions that a call names, one by one or as a tuple."""
     values = [*call.args[1:], *call.kwargs.values()]
     if len(values) == 1 and isinstance(values[0], (tuple, list)):
         values = list(values[0])
@@ -188,7 +188,7 @@ def _given(call: Call) -> list[int]:
 
 
 def _order(call: Call, ndim: int) -> list[int] | None:
-    """For calls that exchange dimensions: which old one stands at each position."""
+    """Returns which old dimension is at each position, for calls that exchange dimensions."""
     if call.kind != "exchange":
         return None
     order = list(range(ndim))
@@ -208,9 +208,9 @@ def _order(call: Call, ndim: int) -> list[int] | None:
 
 
 def _reshaped(before: Channels, old: torch.Size, new: torch.Size, batch: int) -> Channels | None:
-    """By the number of elements in front: the same dimension, one that took it up, or a part.
+    """Finds the same, a merged or a split dimension by the number of elements in front of it.
 
-    None if it took up the batch as well, whose size is another the next time.
+    Returns None if it was merged with the batch, whose size may differ the next time.
     """
     found = _by_elements(before, old, new)
     if found is None or before.position(len(old)) == 0:
@@ -230,7 +230,7 @@ def _by_elements(before: Channels, old: torch.Size, new: torch.Size) -> Channels
     same = [i for i in range(len(new)) if ahead[i] == front and new[i] == size]
     if same:
         return _at(same[-1], len(new), before)
-    for index in range(len(new)):  # merged with what follows, as before a classifier, or precedes
+    for index in range(len(new)):  # merged with the next, as before a classifier, or the previous
         starts, ends = ahead[index] == front, through[index] == front * size
         if new[index] > size and (starts or ends):
             return _at(index, len(new), before)

@@ -1,4 +1,4 @@
-"""Facts about torch operations, in one place: the kind of each, and which signs it keeps.
+"""Facts about torch operations, in one place: the kind of each, and which signs it preserves.
 
 Operations are looked up by their plain name: the name of a function, method or module class in
 lower case without underscores, so that F.layer_norm and nn.LayerNorm are one operation.
@@ -15,11 +15,11 @@ NORMS = (
     normalization.LayerNorm,
     normalization.RMSNorm,
 )
-"""Classes of modules that set the scale of a signal."""
+"""Module classes that set the scale of a signal."""
 
 
 def _each(pattern: str) -> list[str]:
-    """The pattern for one, two and three dimensions."""
+    """Fills in a pattern for one, two and three dimensions."""
     return [pattern.format(dims) for dims in (1, 2, 3)]
 
 
@@ -75,7 +75,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
     "total": ("sum", "nansum", "cumsum", "prod", "cumprod", "trace"),
     "where": ("where", "addcmul", "lerp"),
-    # New tensors of the shape or the type of another.
+    # New tensors with the shape or type of another.
     "create": (
         "zeroslike", "oneslike", "emptylike", "fulllike", "randlike", "randnlike", "newzeros",
         "newones", "newempty", "newfull", "newtensor",
@@ -85,12 +85,12 @@ KIND_OF = {name: kind for kind, names in KINDS.items() for name in names}
 
 NORM_KINDS = ("batch norm", "group norm", "layer norm")
 MOVES = ("reshape", "exchange", "view")
-"""Kinds that move values and leave them as they are."""
+"""Kinds that rearrange values without changing them."""
 ADDITIONS = ("add", "subtract")
 ARITHMETIC = (*ADDITIONS, "multiply", "divide")
 MIXES = (*ARITHMETIC, "where", "join", "product", "attention")
-"""Kinds to whose output all arguments give values. Arguments of others, such as regions of
-interest, say what is to be done with the first."""
+"""Kinds whose output takes values from all arguments. In other kinds, arguments such as regions of
+interest determine what is done with the first one."""
 
 SIGN_KEPT = frozenset(
     name
@@ -98,7 +98,7 @@ SIGN_KEPT = frozenset(
                  "total")
     for name in KINDS[kind]
 ) | {"where", "clampmax", "tanh", "normalize"}  # fmt: skip
-"""What makes numbers that aren't negative of such numbers, and others of others."""
+"""Operations whose output is non-negative for non-negative input, and may be negative otherwise."""
 
 DIVIDES, COMPARES, TAKES_LOGARITHM = "divides by", "checks the sign of", "takes the logarithm of"
 TAKES_ROOT, DRAWS = "takes the square root of", "draws with"
@@ -119,5 +119,5 @@ NOT_NEGATIVE: dict[str, tuple[int, str, str]] = {
     ),
     "normal": (1, "std", DRAWS),
 }
-"""Operations with an argument that must not be negative: its position, its name, and what they do
-with it."""
+"""Operations with an argument that must not be negative: its position, its name, and what the
+operation does with it."""

@@ -1,4 +1,4 @@
-"""What an elementwise module or function computes, found by running a copy of it on noise."""
+"""Finds what an elementwise module or function computes by running a copy of it on noise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mpelu.graph.state import copied
 
 
 def isolated(module: nn.Module) -> nn.Module:
-    """A copy of the module in evaluation mode, without hooks."""
+    """Returns a copy of the module in evaluation mode, without hooks."""
     isolate = copied(module)
     for part in isolate.modules():
         for hooks in (
@@ -35,7 +35,7 @@ def isolated(module: nn.Module) -> nn.Module:
 
 
 def elementwise(module: nn.Module) -> ElementwiseFunction | None:
-    """The function of a module each of whose outputs depends on one input, at the same place.
+    """Returns the function of a module whose outputs each depend on the input at the same place.
 
     A copy of the module runs in float64. Neither the module nor the state of random number
     generators changes.
@@ -51,11 +51,11 @@ def elementwise(module: nn.Module) -> ElementwiseFunction | None:
     try:
         with plain_tensors():
             isolate = isolated(module).to("cpu", torch.float64).requires_grad_(False)
-    except Exception:  # modules that can't be copied raise anything
+    except Exception:  # whatever a module that can't be copied raises
         return None
     name, key = type(module).__name__, key_of_module(module)
     channels = max((parameter.numel() for parameter in module.parameters()), default=1)
-    # Its parameters may be shaped for maps or for features alone.
+    # Its parameters may have the shape for maps or for mere features.
     for dims in (4, 2):
         found = elementwise_function(isolate, name, channels, dims, key)
         if found is not None:
@@ -70,7 +70,7 @@ def elementwise_function(
     dims: int = 4,
     key: Hashable = None,
 ) -> ElementwiseFunction | None:
-    """The same for a function of one tensor.
+    """Does the same as `elementwise` for a function of one tensor.
 
     Args:
         function: function that takes and returns one tensor, with channels in dimension 1.
@@ -79,7 +79,7 @@ def elementwise_function(
         dims: number of dimensions that the function expects.
         key: key that is equal for equal functions; None if there is none.
     """
-    with plain_tensors():  # it may be asked for while a model runs on fake tensors
+    with plain_tensors():  # a model may be running on fake tensors
         generator = torch.Generator().manual_seed(0)
         shape = (8, channels if channels > 1 else 3, *[3] * (dims - 2))
         one, other = (
@@ -90,8 +90,8 @@ def elementwise_function(
             with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 outputs = function(one.clone()), function(torch.where(kept, one, other))
-                fewer = function(one[:5].clone())  # fails if it holds a tensor with a batch
-        except Exception:  # whatever a function that isn't made for such a tensor raises
+                fewer = function(one[:5].clone())  # fails if it holds a batch of its own
+        except Exception:  # whatever a function raises that isn't made for such a tensor
             return None
         if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):
             return None
@@ -112,7 +112,7 @@ def elementwise_function(
 
 
 def is_elementwise_call(call: Call) -> bool:
-    """Whether a function of one tensor is elementwise in it, as it is called here."""
+    """Returns whether a function of one tensor, as it is called here, is elementwise."""
     function = call.target
     if not callable(function) or isinstance(function, nn.Module) or len(call.fed_by) != 1:
         return False

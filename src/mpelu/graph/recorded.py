@@ -1,7 +1,7 @@
-"""The calls of a model by watching a forward pass.
+"""Finds the calls of a model by watching a forward pass.
 
-This works for models that torch.fx can't trace, and knows every shape. On fake tensors it needs
-shapes alone, and computes nothing.
+This works for models that torch.fx can't trace, and records every shape. With fake tensors it needs
+only shapes and computes nothing.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from mpelu.graph.weights import Weights, place
 from mpelu.modules import MPELU
 
 Before = Callable[[Call, tuple[Any, ...], dict[str, Any]], None]
-"""Takes a call and the arguments it is about to get."""
+"""Takes a call and the arguments it is about to receive."""
 After = Callable[[Call, Tensor, Callable[[], Tensor]], Tensor]
-"""Takes a call, its output and a way to run it again; returns the output to go on with."""
+"""Takes a call, its output and a function that runs it again; returns the output to use."""
 Known = Callable[[Call], bool]
-"""Whether a call is understood as it is. Others are looked into."""
+"""Returns whether a call is understood as a whole. Other calls are looked into."""
 
 
 LEAVES: set[type] = {MPELU}
-"""Classes whose modules are one call; registering a rule for a class adds it."""
+"""Classes whose modules are recorded as one call; registering a rule for a class adds it."""
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a run of the module is one call.
+    """Returns whether a run of the module is recorded as one call.
 
     Modules of torch.nn without submodules are leaves, and so is every elementwise module.
     """
@@ -64,19 +64,19 @@ def record(
     known: Known | None = None,
     finish: Callable[[Any], None] | None = None,
 ) -> tuple[list[Call], Weights]:
-    """The calls of the model on the inputs, from a forward pass that leaves no trace.
+    """Returns the model's calls in a forward pass on the inputs, which leaves no trace.
 
     Args:
-        model: model that isn't wrapped.
+        model: model without a wrapper.
         inputs: one tensor, positional arguments or keyword arguments.
-        before: called ahead of each call.
-        after: called with each output that is a tensor, and may replace it.
+        before: function that is called before each call.
+        after: function that is called with each output that is a tensor, and may replace it.
         written: ids of tensors that `before` and `after` change on purpose.
-        weights: the model's weights, if the caller has them already.
-        fake: mode that computes shapes alone.
+        weights: weights of the model, if the caller has them already.
+        fake: mode that computes only shapes.
         known: whether a call is understood; a call that isn't is replaced by the operations that
-            the dispatcher sees inside of it. By default all are.
-        finish: called with the model's output, whose graph is then recorded for autograd.
+            the dispatcher sees inside it. By default all calls are understood.
+        finish: function that is called with the model's output. If given, autograd records a graph.
     """
     # Copies, because a model whose first layer works in place would overwrite the inputs.
     copy = torch.clone if fake is None else fake.from_tensor
@@ -101,18 +101,18 @@ def record(
 def record_shapes(
     model: nn.Module, inputs: Inputs, known: Known | None = None
 ) -> tuple[list[Call], Weights]:
-    """The calls of the model on inputs of which only shapes and types count; nothing is computed.
+    """Returns the model's calls for the shapes and types of the inputs; computes nothing.
 
-    Works for what torch.export can trace: the flow of control must not depend on values.
+    Works for models that torch.export can trace: control flow must not depend on values.
     """
     return record(model, inputs, fake=FakeTensorMode(allow_non_fake_inputs=True), known=known)
 
 
 class _Recorder(TorchFunctionMode):
-    """Writes down the calls of leaf modules and, outside of these, of torch functions.
+    """Records the calls of leaf modules and, outside of these, of torch functions.
 
-    While it handles a call the mode is off, so that nothing inside of the call is watched, nor what
-    the functions of the caller do.
+    While it handles a call the mode is off, so that it records neither what happens inside the call
+    nor what the caller's functions do.
     """
 
     def __init__(
@@ -123,15 +123,15 @@ class _Recorder(TorchFunctionMode):
         self._weights = weights
         self._before, self._after, self._known = before, after, known
         self._leaves: dict[Any, tuple[str, Any, Callable[..., Any]]] = {}
-        """Name, target and own forward of each leaf, by the forward that stands in for it."""
+        """Name, target and original forward of each leaf, by the forward that replaces it."""
         self._is_busy = False
         """Whether a call is being handled."""
         self._reals: dict[int, tuple[Tensor, Tensor]] = {}
         """Constants with values, by the id of the fake tensor that stands for them."""
         self._places: dict[tuple[Any, ...], int] | None = None
-        """While a call is looked into: the calls that tensors come from, by their place."""
-        # Weak, so that watching keeps no activation alive; the reference tells a tensor from a
-        # later one with the same id.
+        """Calls that tensors come from, by the tensors' places, while a call is looked into."""
+        # Weak references, so that watching keeps no activation alive. They also tell a tensor from
+        # a later one with the same id.
         self._origin: dict[int, tuple[weakref.ref[Tensor], int | None]] = {}
 
     def add_inputs(self, value: Any, name: str = INPUT) -> None:
@@ -143,7 +143,7 @@ class _Recorder(TorchFunctionMode):
             self._remember(tensor, None)
 
     def leaf(self, name: str, target: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """The forward of something that is one call, such as a module of torch.nn."""
+        """Wraps the forward of what is recorded as one call, such as a module of torch.nn."""
 
         @functools.wraps(forward)
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -155,7 +155,7 @@ class _Recorder(TorchFunctionMode):
         return watched
 
     def parametrization(self, module: ParametrizationList) -> Callable[[], Any]:
-        """Its forward as one function of its parameters, whatever it runs inside."""
+        """Wraps its forward as one function of its parameters, whatever runs inside."""
         forward = module.forward
 
         def compute(*_: Tensor) -> Any:
@@ -199,13 +199,13 @@ class _Recorder(TorchFunctionMode):
         return self._finish(call, forward(), args, forward)
 
     def _finish(self, call: Call, output: Any, args: tuple[Any, ...], forward: Any) -> Any:
-        """Writes a call down, now that its output is there."""
+        """Records a call once its output is available."""
         written = output
         if isinstance(output, Tensor):
             call.shape = output.shape
             if self._after is not None:
                 written = output = self._after(call, output, forward)
-        elif call.target is Tensor.__setitem__:  # the tensor assigned to is what comes out
+        elif call.target is Tensor.__setitem__:  # the output is the tensor assigned to
             call.shape, written = args[0].shape, args[0]
         elif not isinstance(output, (tuple, list, dict)) and not tensors_in(output):
             return output
@@ -216,9 +216,9 @@ class _Recorder(TorchFunctionMode):
     def _look_inside(
         self, call: Call, args: tuple[Any, ...], kwargs: Any, forward: Callable[[], Any]
     ) -> Any:
-        """Runs a call nobody knows, and writes down the dispatcher's operations in its place.
+        """Runs a call that isn't understood, and records the dispatcher's operations instead of it.
 
-        It stays one call if it is elementwise, or if they don't lead to its output.
+        It stays one call if it is elementwise, or if the operations don't lead to its output.
         """
         start = len(self.calls)
         refs = [(tensor, self._ref(tensor)) for tensor in tensors_in((args, kwargs))]
@@ -252,7 +252,7 @@ class _Recorder(TorchFunctionMode):
         return self._finish(call, output, (), lambda: output)
 
     def _ref(self, tensor: Tensor) -> Tensor | Ref:
-        """The call a tensor comes from, or the tensor itself if it comes from none."""
+        """Returns the call a tensor comes from, or the tensor itself if it comes from none."""
         known = self._origin.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return self._real(tensor) if known[1] is None else Ref(known[1])
@@ -272,7 +272,7 @@ class _Recorder(TorchFunctionMode):
             self._origin[id(tensor)] = weakref.ref(tensor), index
 
     def _is_foreign(self, value: Any) -> bool:
-        """Whether it is a tensor of numbers that no watched function returned."""
+        """Returns whether a value is a floating-point tensor that no watched function returned."""
         if not isinstance(value, Tensor):
             return False
         known = self._origin.get(id(value))
@@ -281,7 +281,7 @@ class _Recorder(TorchFunctionMode):
         return not isinstance(self._ref(value), Ref) and self._weights.name(value) is None
 
     def _note_use(self, name: str, tensors: list[Tensor]) -> list[Tensor]:
-        """Notes which parameters a call takes, and returns those with a matrix."""
+        """Notes which parameters a call uses, and returns those with two or more dimensions."""
         owned = [(tensor, self._weights.name(tensor)) for tensor in tensors]
         self._weights.used.update({owner: name for _, owner in owned if owner is not None})
         return [tensor for tensor, owner in owned if owner is not None and tensor.dim() > 1]
@@ -289,14 +289,14 @@ class _Recorder(TorchFunctionMode):
     def _derive(
         self, name: str, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any
     ) -> None:
-        """Follows what is computed from parameters alone."""
+        """Tracks tensors that are computed from parameters alone."""
         tensors = tensors_in((args, kwargs))
         matrices = self._note_use(name, tensors)
         if not matrices:
             return
         owner = self._weights.name(max(matrices, key=Tensor.numel))
         assert owner is not None
-        # As they are before the call, whose output may be one of them: in place, or unchanged.
+        # Looked up before the call, whose output may be one of them: in place, or unchanged.
         makers = {id(each): self._weights.maker(each) for each in tensors}
 
         def again() -> Any:
@@ -306,7 +306,7 @@ class _Recorder(TorchFunctionMode):
         self._weights.derive(owner, output, again)
 
     def _make_real(self, target: Any, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
-        """On fake tensors: also computes a constant, so that its values count."""
+        """Computes the values of a constant that so far is a fake tensor, so that they count."""
         fakes = [tensor for tensor in tensors_in(output) if isinstance(tensor, FakeTensor)]
         if not fakes:
             return
@@ -316,10 +316,10 @@ class _Recorder(TorchFunctionMode):
         try:
             with torch._C.DisableTorchFunction(), _disable_current_modes():
                 reals = tensors_in(target(*args, **kwargs))
-        except Exception:  # whatever a function called out of its context raises
+        except Exception:  # whatever a function raises when called outside its context
             return
         for fake, real in zip(fakes, reals, strict=False):
-            # The fake one is kept alive, so that no other gets its id.
+            # The fake tensor is kept alive, so that no other gets its id.
             self._reals[id(fake)] = fake, real
             self._weights.derive_like(fake, real)
 
@@ -329,11 +329,11 @@ class _Recorder(TorchFunctionMode):
 
 
 class _Dispatched(TorchDispatchMode):
-    """Records what the dispatcher runs inside of a call that nobody knows.
+    """Records what the dispatcher runs inside a call that isn't understood.
 
     Args:
-        run: runs an operation on its arguments, and returns its output.
-        known: whether an operation is understood; others are taken apart where torch knows how.
+        run: function that runs an operation on its arguments and returns its output.
+        known: whether an operation is understood; others are decomposed if torch knows how.
     """
 
     def __init__(self, run: Callable[..., Any], known: Known | None) -> None:
@@ -356,7 +356,7 @@ class _Dispatched(TorchDispatchMode):
 
 
 def _has_weight(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call may be that of a layer: a module or function that takes a parameter."""
+    """Returns whether a call may be a layer: a module or function that takes a weight matrix."""
     if isinstance(target, nn.Module):
         return any(parameter.dim() > 1 for parameter in target.parameters(recurse=False))
     others = tensors_in((args[1:], kwargs))
@@ -365,7 +365,7 @@ def _has_weight(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 
 @contextlib.contextmanager
 def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """Sends every call of a leaf module through the recorder."""
+    """Routes every call of a leaf module through the recorder."""
     leaves: list[tuple[nn.Module, Any]] = []
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
@@ -402,9 +402,9 @@ def eagerly(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
 
 
 def _attention_forward(module: nn.MultiheadAttention) -> Callable[..., Any]:
-    """A forward of MultiheadAttention in torch functions, which can be watched.
+    """Returns a forward of MultiheadAttention made of torch functions, which can be watched.
 
-    It equals the module's own in evaluation mode: linear layers, and the attention between them.
+    It equals the module's own in evaluation mode: linear layers with the attention between them.
     Learned biases of keys and values, which hardly any model has, are left to the module.
     """
     own = module.forward
@@ -469,7 +469,7 @@ def _projections(
 def _mask(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, queries: Tensor, heads: int
 ) -> Tensor | None:
-    """Both masks as one that is added to the scores, shape [batch, heads, queries, keys]."""
+    """Combines both masks to add to the scores, with shape [batch, heads, queries, keys]."""
 
     def additive(mask: Tensor) -> Tensor:
         if mask.dtype != torch.bool:

@@ -1,4 +1,4 @@
-"""A model and its inputs: what is checked before it is observed, and its state put back after."""
+"""Checks a model and its inputs before it is observed, and restores its state afterwards."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from mpelu.graph.calls import substitute, tensors_in
 
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
-"""What a model is called with: one tensor, positional arguments or keyword arguments."""
+"""Inputs of a model: one tensor, positional arguments or keyword arguments."""
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as positional and keyword arguments."""
+    """Splits inputs into positional and keyword arguments."""
     if isinstance(inputs, Tensor):
         return (inputs,), {}
     if isinstance(inputs, Mapping):
@@ -35,7 +35,7 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel, DataParallel or torch.compile."""
+    """Returns the model inside DistributedDataParallel, DataParallel or torch.compile."""
     inner: object = model
     while isinstance(inner, nn.Module):
         model = inner
@@ -47,20 +47,28 @@ def unwrap(model: nn.Module) -> nn.Module:
 def check_model(
     caller: str, model: nn.Module, generator: torch.Generator | None
 ) -> dict[str, nn.Parameter]:
-    """The model's parameters, checked: some are weights, and all are in memory and on the
-    generator's device.
+    """Returns the model's parameters after checking that some are weights, and that all are in
+    memory and on the generator's device.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(
+            f"{caller}: expected a model of Python code, got {type(model).__name__}; call it "
+            "before scripting or tracing"
+        )
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"{caller}: expected a torch.Generator, got {generator!r}; write "
+            "torch.Generator().manual_seed(0)"
+        )
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
         if is_lazy(parameter):
-            raise ValueError(
-                f"{caller}: expected weights with a shape, got a lazy {name}; run the model once"
-            )
+            raise ValueError(f"{caller}: {name} is lazy and has no shape yet; run the model once")
         if parameter.is_meta:
             raise ValueError(
-                f"{caller}: expected weights with memory, got {name} on meta; call to_empty first"
+                f"{caller}: {name} is on the meta device and has no memory; call to_empty first"
             )
         if generator is not None and generator.device.type != parameter.device.type:
             raise ValueError(
@@ -69,55 +77,55 @@ def check_model(
             )
     if not any(parameter.dim() > 1 for parameter in parameters.values()):
         raise ValueError(
-            f"{caller}: expected a model with weights, got none of two or more dimensions in "
-            f"{type(model).__name__}"
+            f"{caller}: {type(model).__name__} has no weights (parameters of two or more "
+            "dimensions)"
         )
     return parameters
 
 
 def check_inputs(caller: str, inputs: Inputs) -> None:
-    """Raises unless there are tensors with values among the inputs, and all are finite."""
+    """Raises ValueError unless the inputs contain tensors with values, all of them finite."""
     tensors: list[Tensor] = []
     substitute(arguments(inputs), Tensor, tensors.append)
     if not tensors:
         raise ValueError(f"{caller}: expected tensors as inputs, got {type(inputs).__name__}")
     if not any(tensor.numel() for tensor in tensors):
         raise ValueError(
-            f"{caller}: expected inputs with values, got an empty one of shape "
+            f"{caller}: expected inputs with values, got an empty tensor of shape "
             f"{list(tensors[0].shape)}"
         )
     for tensor in tensors:
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise ValueError(
-                f"{caller}: expected finite inputs, got NaN or infinity in one of shape "
+                f"{caller}: expected finite inputs, got NaN or infinity in a tensor of shape "
                 f"{list(tensor.shape)}"
             )
 
 
 def input_error(caller: str, inputs: Inputs, error: Exception) -> ValueError:
-    """The error of a forward pass, in one line with the shapes of its inputs."""
+    """Returns the error of a forward pass in one line, with the shapes of its inputs."""
     shapes: list[list[int]] = []
     substitute(arguments(inputs), Tensor, lambda tensor: shapes.append(list(tensor.shape)))
     return ValueError(
-        f"{caller}: expected inputs the model can run on, got shapes {shapes}: {reason(error)}"
+        f"{caller}: the model can't run on inputs of shapes {shapes}: {reason(error)}"
     )
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error."""
+    """Returns the first line of an error."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def is_frozen(module: nn.Module) -> bool:
-    """Whether the module itself has parameters and none of them is trained."""
+    """Returns whether the module has parameters of its own and none of them is trained."""
     parameters = list(module.parameters(recurse=False))
     return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A deep copy, also of a module that keeps tensors it has computed.
+    """Returns a deep copy, even of a module that stores tensors it has computed.
 
-    `torch.nn.utils.weight_norm` keeps the weight of the last pass, for example. Such tensors are
+    `torch.nn.utils.weight_norm`, for example, stores the weight of the last pass. Such tensors are
     copied by value, without the graph they come from.
     """
     computed = [
@@ -131,10 +139,10 @@ def copied(module: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Sets evaluation mode, with two exceptions that stay in training mode.
+    """Sets evaluation mode, except for two kinds of modules that are put in training mode.
 
-    Trained batch norm uses the statistics of the batch. A layer whose spectral norm is a hook
-    computes its vectors, which are random at first.
+    Batch norm that isn't frozen uses the statistics of the batch. A layer whose spectral norm is a
+    hook computes its vectors, which are random at first.
     """
     modes = [(module, module.training) for module in modules]
     try:
@@ -153,8 +161,8 @@ def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
 def collector_paused() -> Iterator[None]:
     """Turns cyclic garbage collection off.
 
-    Reading a model makes many small objects and keeps them all, so that the collector would go
-    through the whole network again and again: a third of the time for 1001 layers.
+    Reading a model creates many small objects and keeps them all, so the collector would go
+    through the whole network again and again. This takes a third of the time for 1001 layers.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -177,7 +185,7 @@ def unchanged(
     Args:
         modules: every module whose code runs inside.
         values: whether parameters and buffers may be overwritten, so that a copy is needed.
-        written: ids of tensors that are meant to change, which may grow until the end. Tensors
+        written: ids of tensors that are meant to change; ids may be added until the end. Tensors
             whose ids are in it at the start aren't copied.
     """
     restore = snapshot(modules, values=values, written=written)
@@ -197,7 +205,7 @@ def unchanged(
 
 @contextlib.contextmanager
 def hooks_restored(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Removes hooks that the block installs, and puts back hooks that it removes."""
+    """Removes hooks that the block installs, and restores hooks that it removes."""
     kept = [
         (hooks, hooks.copy() if hooks else ())
         for module in modules
@@ -233,7 +241,7 @@ def restored_on_error(tensors: Iterable[Tensor]) -> Iterator[None]:
 def unchanged_on_error(model: nn.Module) -> Iterator[None]:
     """Restores the model's state if an error or an interrupt ends the block.
 
-    Observations inside of it share its copies of the values that are still the same.
+    Observations inside the block share its copies of values that haven't changed.
     """
     copies: dict[int, Tensor] = {}
     restore = snapshot(list(model.modules()), copies=copies)
@@ -248,7 +256,7 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
 
 
 _shared: ContextVar[Mapping[int, Tensor]] = ContextVar("_shared", default=MappingProxyType({}))
-"""Copies by the ids of tensors, which their owner keeps alive."""
+"""Copies by the id of the tensor; the owner of the copies keeps the tensors alive."""
 
 
 def snapshot(
@@ -258,12 +266,12 @@ def snapshot(
     written: Collection[int] = (),
     copies: dict[int, Tensor] | None = None,
 ) -> Callable[[], None]:
-    """Records the state of the modules; the function returned puts it back.
+    """Saves the state of the modules, and returns a function that restores it.
 
     Args:
-        modules: as for `unchanged`.
-        values: as for `unchanged`.
-        written: as for `unchanged`.
+        modules: same as in `unchanged`.
+        values: same as in `unchanged`.
+        written: same as in `unchanged`.
         copies: dictionary to fill with the copies of values, by the ids of the tensors.
     """
     attributes = [(module, dict(module.__dict__)) for module in modules]
@@ -274,7 +282,7 @@ def snapshot(
         if type(attribute) in _CONTAINERS and not name.endswith("_hooks")
         for container in _containers(attribute)
     ]
-    # Models that install hooks on their first call would install them once more.
+    # Models that install hooks on their first call would otherwise install them again.
     hooks = [
         (attribute, attribute.copy() if attribute else ())
         for _, saved in attributes
@@ -292,7 +300,7 @@ def snapshot(
             if callable(reshard):  # FSDP, which keeps whole parameters after a pass
                 reshard()
         with torch.no_grad():
-            # By value, because writing through .data leaves no trace.
+            # Compared by value, because writing through .data leaves no trace.
             for tensor, old in tensors:
                 if id(tensor) not in written and not torch.equal(tensor, old):
                     tensor.copy_(old)
@@ -320,7 +328,7 @@ _CONTAINERS = (list, dict, set, deque)
 
 
 def _containers(value: Any, depth: int = 4) -> Iterator[Any]:
-    """The container, and the containers inside of it."""
+    """Yields the container and the containers inside it."""
     yield value
     if depth > 0:
         for item in _items(value):
@@ -350,7 +358,7 @@ _OF_MODULE = ("_parameters", "_buffers", "_modules")
 
 
 def _tensors_of(attributes: list[tuple[nn.Module, dict[str, Any]]]) -> list[Tensor]:
-    """Parameters, buffers and tensors in attributes or in containers there, each once."""
+    """Returns parameters, buffers and the tensors in attributes or their containers, each once."""
     found: dict[int, Tensor] = {}
     for _, saved in attributes:
         own = [*saved.get("_parameters", {}).values(), *saved.get("_buffers", {}).values()]

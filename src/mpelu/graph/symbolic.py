@@ -1,4 +1,4 @@
-"""The calls of a model by symbolic tracing with torch.fx: no layer is run."""
+"""Finds the calls of a model by symbolic tracing with torch.fx; no layer is run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mpelu.graph.state import collector_paused, evaluating, hooks_restored, unch
 
 @collector_paused()
 def trace(model: nn.Module) -> list[Call]:
-    """The calls of the model; raises what the model's code raises on symbolic tensors."""
+    """Returns the calls of the model; raises what the model's code raises on symbolic tensors."""
     try:
         return _traced(model, parameters_as_proxies=False)
-    except Exception:  # the second attempt raises what is wrong
+    except Exception:  # the second attempt raises the actual error
         return _traced(model, parameters_as_proxies=True)
 
 
 def _traced(model: nn.Module, parameters_as_proxies: bool) -> list[Call]:
     tracer = _Tracer(model, parameters_as_proxies)
-    # The code of torch's own containers keeps nothing.
+    # The code of torch's own containers stores nothing.
     own = [part for part in tracer.others if not type(part).__module__.startswith("torch.nn")]
     parts = list(model.modules())
     with evaluating(parts), hooks_restored(parts), unchanged(own, values=False), _Unwritten():
@@ -34,13 +34,13 @@ def _traced(model: nn.Module, parameters_as_proxies: bool) -> list[Call]:
 
 
 class _Tracer(fx.Tracer):
-    """Keeps a list of calls where torch.fx would build a graph, at a quarter of the time."""
+    """Keeps a list of calls where torch.fx would build a graph, in a quarter of the time."""
 
     def __init__(self, model: nn.Module, parameters_as_proxies: bool) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self._parameters_as_proxies = parameters_as_proxies
-        # Decided ahead, because is_opaque traces too, and a trace can't run inside of another.
+        # Decided in advance, because is_opaque traces too, and one trace can't run inside another.
         parts = list(model.modules())
         self._leaves = {
             part
@@ -67,7 +67,7 @@ class _Tracer(fx.Tracer):
         return self._add(name_of(target), function, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
-        # Needed where a method of a parameter takes symbolic sizes, as in
+        # Needed where a parameter's method takes symbolic sizes, as in
         # self.token.expand(x.size(0), -1).
         if self._parameters_as_proxies and isinstance(attr_val, Tensor):
             return fx.Proxy(attr_val, self)  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ class _Tracer(fx.Tracer):
 
 
 def is_opaque(module: nn.Module) -> bool:
-    """Whether the module has no parameters, and control flow that torch.fx can't follow."""
+    """Returns whether a module without parameters has control flow that torch.fx can't follow."""
     if any(True for _ in module.children()) or any(True for _ in module.parameters()):
         return False
     try:
@@ -92,9 +92,9 @@ def is_opaque(module: nn.Module) -> bool:
 
 
 class _Unwritten(TorchDispatchMode):
-    """Puts back the tensors that operations write to, such as a counter of batches.
+    """Restores the tensors that operations write to, such as a counter of batches.
 
-    A trace runs operations that depend on no input. Only the tensors they write are copied.
+    A trace runs the operations that depend on no input. Only tensors they write to are copied.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which parameter a tensor is, is part of, or was computed from, and which layers share one."""
+"""Finds the parameter a tensor is, is part of or was computed from, and layers that share one."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from mpelu.graph.calls import Call, Layer, tensors_in
 from mpelu.graph.state import unchanged
 
 WEIGHT_HOOKS = (WeightNorm, SpectralNorm)
-"""Hooks of modules that compute a weight, and change nothing else."""
+"""Module hooks that compute a weight and change nothing else."""
 
 
 class Parametrized(NamedTuple):
     """A weight that a parametrization, or a hook of torch.nn.utils, computes from parameters."""
 
     module: nn.Module
-    """The parametrizations, or the module with the hook, whose state the computation reads."""
+    """Parametrizations, or module with the hook, whose state the computation reads."""
     originals: Sequence[tuple[str, nn.Parameter]]
-    """The parameters, by path."""
+    """Parameters that the weight is computed from, with their paths."""
     read: Callable[[], Tensor]
     inverse: Callable[[Tensor], Sequence[Tensor]]
-    """From the weight to the values of the parameters; raises where there is none."""
+    """Returns the values of the parameters for a weight; raises if there is no inverse."""
     attribute: str = ""
-    """Where the module keeps the weight that the hook computed last."""
+    """Attribute of the module that holds the weight the hook computed last."""
 
 
 Elements = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -41,16 +41,16 @@ Elements = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 def extent(elements: Elements) -> int:
-    """How far a view reaches into the memory."""
+    """Returns how far a view reaches into the memory."""
     sizes, strides, offset = elements
     return offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True)) + 1
 
 
 class Weights:
-    """Which parameter a tensor is, or was computed from by functions of parameters alone.
+    """Finds the parameter that a tensor is, or was computed from by functions of parameters alone.
 
-    Views of packed weights, weights under a parametrization and standardized weights are such
-    tensors.
+    Views of packed weights, weights under a parametrization and standardized weights are computed
+    in this way.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -58,23 +58,23 @@ class Weights:
         self._names: dict[int, tuple[nn.Parameter, str]] = {}
         self._derived: dict[int, tuple[Tensor, str, Callable[[], Any]]] = {}
         self._parametrized: dict[str, Parametrized] = {}
-        """By the path of each parameter."""
+        """Computed weights, by the path of each parameter."""
         self.used: dict[str, str] = {}
-        """The function that last took each parameter, by the parameter's path."""
+        """Name of the function that last used each parameter, by the parameter's path."""
         self._scan()
         for path, module in model.named_modules():
             self._find_parametrized(path, module)
 
     def name(self, tensor: Tensor) -> str | None:
-        """Path of the tensor's parameter, or None for a tensor that has none."""
+        """Returns the path of the tensor's parameter, or None for a tensor that has none."""
         found = self._names.get(id(tensor)) or self._derived.get(id(tensor))
         if found is None and isinstance(tensor, nn.Parameter):
-            self._scan()  # FSDP puts whole parameters in place of its shards during a pass
+            self._scan()  # FSDP replaces its shards with whole parameters during a pass
             found = self._names.get(id(tensor))
         return None if found is None else found[1]
 
     def key(self, tensor: Tensor) -> Key | None:
-        """Identifies a weight, or part of a packed one; the same in every pass."""
+        """Returns a key of a weight, or of part of a packed one, that is the same in every pass."""
         name = self.name(tensor)
         if name is None:
             return None
@@ -84,12 +84,12 @@ class Weights:
         return id(tensor) not in self._names and isinstance(tensor._base, nn.Parameter)
 
     def is_part(self, tensor: Tensor) -> bool:
-        """Whether the tensor is a view of its parameter as that is now."""
+        """Returns whether the tensor is a view of its parameter as it is now."""
         name = None if tensor._base is None else self.name(tensor)
         return name is not None and tensor._base is self._parameter(name)
 
     def overlap(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two uses of one parameter share elements of it."""
+        """Returns whether two uses of one parameter share elements of it."""
         first, second = sorted((self.elements(one), self.elements(other)), key=lambda each: each[2])
         if extent(first) <= second[2]:  # stacked weights, of which there may be many
             return False
@@ -98,19 +98,19 @@ class Weights:
         return bool(mask.as_strided(*second).any())
 
     def elements(self, tensor: Tensor) -> Elements:
-        """Which elements of its parameter a tensor is; all, if it was computed from them."""
+        """Returns the elements of its parameter that a tensor is; all, if computed from them."""
         name = self.name(tensor)
         assert name is not None
         parameter = self._parameter(name)
         if not self._is_view(tensor):
             return (parameter.numel(),), (1,), 0
         offset = int(tensor.storage_offset() - parameter.storage_offset())
-        # An expanded dimension shows the same elements again.
+        # An expanded dimension repeats the same elements.
         axes = [each for each in zip(tensor.shape, tensor.stride(), strict=True) if each[1]]
         return tuple(size for size, _ in axes), tuple(step for _, step in axes), offset
 
     def takes_noise(self, name: str, std: float) -> bool:
-        """Whether a parametrization makes a weight of ordinary size and mean of random values."""
+        """Returns whether a parametrization turns noise into a weight of usual size and mean."""
         path, _, _ = name.rpartition(".")
         owner = self._model.get_submodule(path)
         if not isinstance(owner, ParametrizationList):
@@ -128,7 +128,7 @@ class Weights:
         return 0.1 < found < math.inf and abs(center) < by_chance
 
     def is_computed(self, tensor: Tensor) -> bool:
-        """Whether the tensor was computed from a parameter, rather than being one or part of it."""
+        """Returns whether the tensor was computed from a parameter rather than being part of it."""
         if id(tensor) not in self._derived or isinstance(tensor._base, nn.Parameter):
             return False
         name = self._derived[id(tensor)][1]
@@ -139,14 +139,14 @@ class Weights:
         return bool(place(tensor)[0] != place(parameter)[0])
 
     def is_trained(self, tensor: Tensor) -> bool:
-        """Whether the parameter that a tensor is, or comes from, is trained."""
+        """Returns whether the parameter that a tensor is, or comes from, is trained."""
         if id(tensor) in self._names:
             return tensor.requires_grad
         name = self.name(tensor)
         return name is not None and self._parameter(name).requires_grad
 
     def derive(self, name: str, output: Any, again: Callable[[], Any]) -> None:
-        """Notes that an output was computed from a parameter, and how to compute it again."""
+        """Records that an output was computed from a parameter, and how to compute it again."""
         for index, tensor in enumerate([output] if isinstance(output, Tensor) else output):
             if isinstance(tensor, Tensor) and id(tensor) not in self._names:
                 part = again if output is tensor else partial(_item, again, index)
@@ -154,32 +154,32 @@ class Weights:
                 self._derived[id(tensor)] = tensor, name, part
 
     def derive_like(self, tensor: Tensor, other: Tensor) -> None:
-        """Notes that another tensor was computed like one that is noted already."""
+        """Records that another tensor was computed like one that is recorded already."""
         found = self._derived.get(id(tensor))
         if found is not None:
             self._derived[id(other)] = other, found[1], found[2]
 
     def again(self, tensor: Tensor) -> Tensor:
-        """The tensor computed again from the parameters as they are now."""
+        """Computes the tensor again from the current parameters."""
         again: Tensor = self.maker(tensor)()
         return again
 
     def maker(self, tensor: Tensor) -> Callable[[], Any]:
-        """What computes the tensor again, by what is known now."""
+        """Returns a function that computes the tensor again, given what is recorded now."""
         derived = self._derived.get(id(tensor))
         return (lambda: tensor) if derived is None else derived[2]
 
     def parametrized(self, name: str) -> Parametrized | None:
-        """How a weight is computed from a parameter, if a parametrization or a hook does it."""
+        """Returns how a parametrization or hook computes a weight from a parameter, if one does."""
         return self._parametrized.get(name)
 
     def originals(self, name: str) -> tuple[str, ...]:
-        """Paths of the parameter and of those that its parametrization takes with it."""
+        """Returns the paths of the parameter and of those that its parametrization uses with it."""
         found = self._parametrized.get(name)
         return (name,) if found is None else tuple(path for path, _ in found.originals)
 
     def can_write(self, tensor: Tensor, std: float) -> bool:
-        """Whether a computed weight can be given any values of this standard deviation."""
+        """Returns whether a computed weight can take any values with this standard deviation."""
         name = self.name(tensor)
         found = None if name is None else self._parametrized.get(name)
         if name is None or found is None or isinstance(tensor, FakeTensor):
@@ -196,12 +196,12 @@ class Weights:
             try:
                 self.write(name, noise)
                 return torch.allclose(found.read(), noise, rtol=rounding, atol=rounding * std)
-            except Exception:  # whatever an inverse that isn't one raises
+            except Exception:  # whatever an incorrect inverse raises
                 return False
 
     @torch.no_grad()
     def write(self, name: str, weight: Tensor) -> None:
-        """Gives a computed weight these values, by the parameters it is computed from."""
+        """Gives a computed weight these values by setting the parameters it is computed from."""
         found = self._parametrized[name]
         values = found.inverse(weight)
         for (_, parameter), value in zip(found.originals, values, strict=True):
@@ -209,15 +209,15 @@ class Weights:
 
     @torch.no_grad()
     def refresh(self, name: str) -> None:
-        """Updates the weight that a hook keeps on its module, ahead of the next pass."""
+        """Updates the weight that a hook stores on its module before the next pass."""
         found = self._parametrized[name]
         if found.attribute:
             setattr(found.module, found.attribute, found.read())
 
     def read_parametrizations(self) -> None:
-        """Notes the weights of all parametrizations, for a trace by torch.fx, which runs none.
+        """Records the weights of all parametrizations, since a trace by torch.fx runs none of them.
 
-        Has to be called inside of `torch.nn.utils.parametrize.cached`.
+        Must be called inside `torch.nn.utils.parametrize.cached`.
         """
         for module in self._model.modules() if self._parametrized else ():
             if is_parametrized(module):
@@ -228,10 +228,10 @@ class Weights:
                         self.derive(path, getattr(module, name), owner)
 
     def exponent(self, tensor: Tensor) -> float:
-        """The power of its parameter's scale that a computed weight follows.
+        """Returns the power of its parameter's scale that a computed weight follows.
 
-        1 for a multiple of the parameter; 0 for a standardized or normalized weight, whose scale
-        doesn't depend on that of the parameter.
+        It is 1 for a multiple of the parameter and 0 for a standardized or normalized weight, whose
+        scale doesn't depend on the parameter's.
         """
         name = self.name(tensor)
         if name is None or id(tensor) not in self._derived or isinstance(tensor, FakeTensor):
@@ -247,7 +247,7 @@ class Weights:
         return math.log(after / before, factor)
 
     def _parameter(self, name: str) -> nn.Parameter:
-        """The parameter of a path, also while torch.func.functional_call has put another there."""
+        """Returns the parameter at a path, even if torch.func.functional_call has replaced it."""
         try:
             return self._model.get_parameter(name)
         except AttributeError:
@@ -260,7 +260,7 @@ class Weights:
             found = Parametrized(module, originals, read, inverse, attribute)
             self._parametrized.update({name: found for name, _ in originals})
             if attribute:
-                # A trace by torch.fx runs no hook: it sees what the hook computed last.
+                # A trace by torch.fx runs no hook; it sees what the hook computed last.
                 self.derive(originals[-1][0], getattr(module, attribute), read)
 
     def _scan(self) -> None:
@@ -270,7 +270,7 @@ class Weights:
 
 @contextlib.contextmanager
 def _put_back(tensor: Tensor) -> Iterator[None]:
-    """Restores the values of a tensor."""
+    """Restores the values of a tensor at the end of the block."""
     kept = tensor.detach().clone()
     try:
         yield
@@ -283,7 +283,7 @@ def _item(again: Callable[[], Any], index: int) -> Any:
 
 
 def _size(tensor: Tensor) -> float:
-    """The norm, which may be larger than half precision can hold."""
+    """Returns the norm, which may be larger than half precision can hold."""
     wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
     return float(wide.norm())
 
@@ -291,7 +291,7 @@ def _size(tensor: Tensor) -> float:
 def _computations(
     module: nn.Module,
 ) -> Iterator[tuple[list[str], Callable[[], Tensor], Callable[[Tensor], Sequence[Tensor]], str]]:
-    """Weights a module computes: names of the parameters, and the rest of a `Parametrized`."""
+    """Yields, for each weight a module computes, parameter names and the rest of `Parametrized`."""
     if isinstance(module, ParametrizationList):
         names = [name for name in module._parameters if name.startswith("original")]
         yield names, module, partial(_through_inverses, module), ""
@@ -313,7 +313,7 @@ def _through_inverses(owner: ParametrizationList, weight: Any) -> Sequence[Tenso
 
 
 def _in_training(hook: SpectralNorm, module: nn.Module) -> Tensor:
-    """The weight that a training step would have, with its vectors put back."""
+    """Returns the weight that a training step would have, and restores the vectors."""
     vectors = [module.get_buffer(f"{hook.name}_{letter}") for letter in "uv"]
     kept = [vector.clone() for vector in vectors]
     try:
@@ -333,7 +333,7 @@ def _without_inverse(weight: Tensor) -> Sequence[Tensor]:
 
 
 def place(tensor: Tensor) -> tuple[Any, ...]:
-    """Where a tensor lies: equal for two objects that are one and the same view of one memory."""
+    """Returns a tensor's place in memory: equal for two objects that are the same view of it."""
     if tensor.layout != torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return (id(tensor),)
     return (
@@ -346,31 +346,31 @@ def place(tensor: Tensor) -> tuple[Any, ...]:
 
 @torch.no_grad()
 def is_zero(weight: Tensor) -> bool:
-    """Whether a tensor has elements, and all of them are zero."""
+    """Returns whether a tensor has elements and all of them are zero."""
     if isinstance(weight, FakeTensor):
         return False
     whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded
-    # Most differ from zero at the first place, and need not be read any further.
+    # In most tensors the first element isn't zero, and the rest need not be read.
     return whole.numel() > 0 and not whole[(0,) * whole.dim()].item() and not whole.any().item()
 
 
 Key = tuple[str, int, torch.Size]
-"""Tells a weight from others in any pass: its parameter, and where in it the weight begins."""
+"""Identifies a weight in any pass: path of the parameter, offset in it, and shape."""
 
 
 class Uses(NamedTuple):
     """How layers use parameters."""
 
     keys: list[Key | None]
-    """One for each layer's weight; uses that share elements, however they are seen, share one."""
+    """Key of each layer's weight; uses that share elements share a key, however they view them."""
     widest: dict[Key | None, Tensor]
-    """By key, the use that takes the most elements."""
+    """Use that takes the most elements, by key."""
     entangled: set[str]
     """Paths of parameters whose uses share some elements and differ in others."""
 
 
 def uses_of(layers: Sequence[Layer | None], weights: Weights) -> Uses:
-    """Finds out which layers use the same elements of a parameter."""
+    """Determines which layers use the same elements of a parameter."""
     found = Uses([None] * len(layers), {}, set())
     by_name: dict[str, list[int]] = {}
     for index, layer in enumerate(layers):
@@ -389,8 +389,8 @@ def uses_of(layers: Sequence[Layer | None], weights: Weights) -> Uses:
 def _join(found: Uses, name: str, tensors: Mapping[int, Tensor], weights: Weights) -> None:
     """Gives uses of one parameter that share elements the key of the first of them.
 
-    A map of the parameter says which use took each element first, so that every use is looked at
-    once, not once with every other.
+    A map of the parameter records which use took each element first, so that each use is examined
+    once instead of being compared with every other.
     """
     views = {index: weights.elements(tensor) for index, tensor in tensors.items()}
     if len(set(views.values())) == 1:
@@ -418,7 +418,7 @@ def _join(found: Uses, name: str, tensors: Mapping[int, Tensor], weights: Weight
 def taken_elsewhere(
     calls: Sequence[Call], layers: Sequence[Layer | None], weights: Weights
 ) -> set[str]:
-    """Paths of parameters that calls take otherwise than as the weight of a layer."""
+    """Returns paths of parameters that calls use for something other than a layer's weight."""
     found: set[str | None] = set()
     for call, layer in zip(calls, layers, strict=True):
         if layer is None:

@@ -1,5 +1,5 @@
-"""Initialization: a whole network by one call, its methods, rules for one weight, and the paper's
-residual analysis.
+"""Initialization of a whole network by one call, its methods, rules for a single weight, and the
+paper's residual analysis.
 """
 
 from mpelu.gaussian import residual_bound, residual_share

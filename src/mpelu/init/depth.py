@@ -1,10 +1,10 @@
-"""What depth does to a network: its gradients, how alike two inputs become, and the shapes of MPELU
+"""Effects of depth on a network: gradients, how alike two inputs become, and the shapes of MPELU
 that keep them apart.
 
-The structure is read from the calls: what draws two inputs together (activations), what weighs
-several paths against each other (additions and concatenations) and what sets them apart again
-(batch norm). With it, `mpelu.theory` finds the beta at which two unrelated inputs come together to
-the target, C_f(0), wherever in the network they are closest.
+The structure is read from the calls: activations make two inputs more alike, additions and
+concatenations average over several paths, and batch norm sets inputs apart again. `mpelu.theory`
+then finds the beta at which the correlation of two unrelated inputs, where it is largest in the
+network, equals the target C_f(0).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from mpelu.modules import MPELU
 from mpelu.theory.shaping import Map, beta_for, network_correlation, tabulated_map
 
 CRITICAL_TARGET, TARGET = 0.5, 0.3
-"""C_f(0) that shapes are chosen for where the user doesn't say, with critical biases and without.
+"""Default C_f(0) that shapes are chosen for, with and without critical biases.
 
-Without them inputs are also pushed apart, so the same shape has a smaller C_f(0)."""
+Without them, inputs are also pushed apart, so the same shape has a smaller C_f(0)."""
 LARGEST_BETA = 1.0
-"""Largest beta without a target: shallow networks get no more curvature than ELU has."""
+"""Largest beta without a target: shallow networks don't get more curvature than ELU has."""
 
 
 def report_depth(
     rows: Sequence[InitializedWeight], planned: Planned, sets_biases: bool
 ) -> Initialization:
-    """The report with what is predicted of gradients and correlations.
+    """Returns the report with predicted gradients and correlations.
 
     Args:
-        rows: one for each plan first.
-        planned: the plans, and what is predicted with them.
-        sets_biases: whether layers have biases of the critical variance.
+        rows: rows of the report, with one for each plan first.
+        planned: plans, and what is predicted with them.
+        sets_biases: whether layers have biases with the critical variance.
     """
     correlations = Structure(planned, sets_biases).correlations()
     gradients = gradient_variances(planned)
@@ -64,10 +64,10 @@ def report_depth(
 
 
 def gradient_variances(planned: Planned) -> list[float | None]:
-    """Variance of the gradient at the output of each call, relative to that at the last call's.
+    """Returns the gradient's variance at the output of each call, relative to the last call's.
 
-    None where it isn't known: before operations that change the number of elements in a way that
-    has no rule here, and where the calls have no shapes to tell by how much.
+    It is None where it is unknown: before operations that change the number of elements in a way
+    that has no rule here, or by an amount that can't be told without shapes.
     """
     calls, layers, signals = planned.calls, planned.layers, planned.signals
     plans = {plan.index: plan for plan in planned.plans}
@@ -95,7 +95,7 @@ def gradient_variances(planned: Planned) -> list[float | None]:
 
 
 def _over_layer(layer: Layer, plan: Plan | None) -> float | None:
-    """From the gradient's variance at a layer's output to that at its input."""
+    """Returns the ratio of the gradient's variance at a layer's input to that at its output."""
     if plan is None:
         return None
     steps = 1 if layer.transposed else math.prod(layer.stride)
@@ -105,7 +105,7 @@ def _over_layer(layer: Layer, plan: Plan | None) -> float | None:
 def _over_operation(
     index: int, fed: int, calls: Sequence[Call], signals: Sequence[Signal]
 ) -> float | None:
-    """From the gradient's variance after any other call to that before it."""
+    """Returns the ratio of the gradient's variance before any other call to that after it."""
     call, before = calls[index], signals[index].before
     if before is not None and before is not signals[fed].before:
         return signals[index].slope_before
@@ -126,26 +126,26 @@ class _Place:
     """What a call does to the correlation of two inputs."""
 
     fed: tuple[int, ...] = ()
-    """Calls that the signal comes from. Without any, the correlation is zero."""
+    """Calls that the signal comes from. If there are none, the correlation is zero."""
     weights: tuple[float, ...] = ()
-    """Weights of several paths."""
+    """Weights of the paths in an average."""
     module: MPELU | None = None
-    """The MPELU whose shape can be chosen."""
+    """MPELU whose shape can be chosen."""
     map: Map | None = None
-    """Correlation map of an activation as it is."""
+    """Correlation map of an activation with its current shape."""
 
 
 class Structure:
-    """How correlations travel through a network.
+    """How correlations propagate through a network.
 
     Args:
         planned: what is planned for the network.
-        sets_biases: whether layers have biases of the critical variance.
+        sets_biases: whether layers have biases with the critical variance.
     """
 
     def __init__(self, planned: Planned, sets_biases: bool) -> None:
         calls, layers, signals = planned.calls, planned.layers, planned.signals
-        # Biases of the critical variance need biases.
+        # The critical variance of biases requires biases.
         self._critical = sets_biases and any(
             layer is not None
             and signals[layer.fed].before is not None
@@ -160,15 +160,15 @@ class Structure:
 
     @property
     def modules(self) -> list[MPELU]:
-        """The MPELUs whose shape can be chosen."""
+        """MPELUs whose shape can be chosen."""
         found = {id(each.module): each.module for each in self._places if each.module is not None}
         return list(found.values())
 
     def correlations(self, step: Map | None = None) -> list[float]:
-        """After every call, for two inputs that have none.
+        """Returns the correlation after every call for two inputs that are uncorrelated.
 
         Args:
-            step: map of the MPELUs whose shape can be chosen; None for the shape they have.
+            step: map of the MPELUs whose shape can be chosen; None for their current shape.
         """
         found: list[float] = []
         for place in self._places:
@@ -188,13 +188,13 @@ class Structure:
         return found
 
     def closest(self, step: Map | None = None) -> float:
-        """C_f(0): the largest correlation anywhere."""
+        """Returns C_f(0), the largest correlation anywhere."""
         return max(self.correlations(step), default=0.0)
 
     def beta(self, target: float | None) -> float | None:
-        """beta that gives the target, with alpha = 1 / beta; None where shapes can stay.
+        """Returns the beta that gives the target, with alpha = 1 / beta; None if shapes can stay.
 
-        Without a target, the default is an upper bound: shapes that keep below it stay.
+        Without a target, the default is an upper bound: shapes that don't exceed it stay.
         """
         if target is not None:
             return beta_for(self.closest, target, self._critical)
@@ -218,7 +218,7 @@ def _place(
     if layer is not None:
         return _Place((layer.fed,))
     if isinstance(call.target, _BatchNorm) or call.target is F.batch_norm:
-        # It takes the mean over the batch away, which is what unrelated inputs have in common.
+        # It removes the mean over the batch, which is what unrelated inputs have in common.
         return _Place()
     before = after.before
     if before is not None and before is not signals[call.fed_by[0]].before:
@@ -235,7 +235,7 @@ def _is_trained(module: MPELU) -> bool:
 
 
 def _map_of(activation: ElementwiseFunction, critical: bool) -> Map:
-    """Map of an activation as it is; parameters that differ by channel are averaged."""
+    """Returns an activation's map, averaging parameters that differ by channel."""
     if activation.slope is not None:
         activation = leaky(average(activation.slope))
     elif activation.alpha is not None and activation.beta is not None:
@@ -255,7 +255,7 @@ def _map_of(activation: ElementwiseFunction, critical: bool) -> Map:
 
 @contextlib.contextmanager
 def shaped(modules: Sequence[MPELU], beta: float) -> Iterator[None]:
-    """Gives modules the shape (1 / beta, beta), and takes it back if an error is raised within."""
+    """Gives modules the shape (1 / beta, beta), and restores theirs if the block raises."""
     kept = [(each.alpha.detach().clone(), each.beta.detach().clone()) for each in modules]
     try:
         with torch.no_grad():

@@ -1,18 +1,17 @@
-"""Writing planned weights into a model: random numbers, biases and norms.
+"""Writes planned weights into a model: random numbers, biases and norms.
 
-Orthogonal weights are linear layers, convolutions with one tap, and all others as one matrix. A
-random orthogonal matrix keeps the length of every vector; a Gaussian one keeps it on average alone.
-For a layer of given standard deviation:
+A random orthogonal matrix preserves the length of every vector; a Gaussian one preserves it only on
+average. Orthogonal weights depend on the layer:
 
 - a linear layer gets a (semi-)orthogonal matrix;
-- a convolution of stride one, whose kernel has a middle that never lies on padding, gets an
-  orthogonal matrix in the middle and zeros around it (delta-orthogonal), so that a map passes as it
-  is;
+- a convolution of stride one, whose kernel has a center that never lies on padding, gets an
+  orthogonal matrix at the center and zeros around it (delta-orthogonal), so that the positions of a
+  map aren't mixed;
 - in strided, transposed, depthwise and all other convolutions the kernel is flattened to one matrix
   per group, which is made semi-orthogonal.
 
-Every matrix is scaled to the expected norm of the Gaussian one, so the variance of the layer's
-output is the same.
+Every matrix is scaled to the expected norm of a Gaussian one with the layer's standard deviation,
+so the variance of the layer's output is the same.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def fill_all_(
     method: Method,
     generator: torch.Generator | None,
 ) -> None:
-    """Draws every weight that is planned, and the biases beside it."""
+    """Draws every planned weight, and the biases of its layer."""
     for plan in plans:
         if plan.is_trained and not plan.left:
             _fill(plan, parameters, weights, method, generator)
@@ -60,7 +59,7 @@ def _fill(
     weight = writable(plan, parameters)
     if plan.is_inverted:
         weight = torch.empty_like(plan.weight, requires_grad=False)
-    # What a parametrization makes of random values shows once they are there.
+    # What a parametrization makes of random values is known only after writing them.
     is_parametrized = plan.is_computed and weights.parametrized(plan.name) is not None
     scale = 1.0 if is_parametrized else _computed_scale(plan, weight)
     std = plan.std / scale if scale != 1 else plan.std
@@ -78,7 +77,7 @@ def _fill(
 
 
 def _computed_scale(plan: Plan, parameter: Tensor) -> float:
-    """How much larger a computed weight is than the parameter it is a multiple of; 1 for others."""
+    """Returns how much larger a computed weight is than its parameter; 1 if it isn't a multiple."""
     if not plan.is_computed or plan.is_fixed or isinstance(plan.weight, FakeTensor):
         return 1.0
     before, after = deviation(parameter), deviation(plan.weight)
@@ -86,7 +85,7 @@ def _computed_scale(plan: Plan, parameter: Tensor) -> float:
 
 
 def writable(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> Tensor:
-    """The parameter, or the part of it that layers use as this weight."""
+    """Returns the parameter, or the part of it that layers use as this weight."""
     parameter = parameters[plan.name]
     weight = plan.weight if plan.widest is None else plan.widest
     is_part = weight is not parameter and weight.numel() < parameter.numel()
@@ -102,9 +101,9 @@ def zero_biases_(biases: Iterable[Tensor | None]) -> None:
 
 
 def zero_weights(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> frozenset[str]:
-    """Paths of weights, and of the scales of norms, that hold nothing but zeros.
+    """Returns paths of weights, and of the scales of norms, that hold only zeros.
 
-    Empty if all weights do: then nobody has set the model yet.
+    Returns none if all weights do, since the model hasn't been initialized then.
     """
     scales = {
         f"{path}.weight" for path, module in model.named_modules() if isinstance(module, NORMS)
@@ -120,11 +119,11 @@ def zero_weights(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> fr
 
 @torch.no_grad()
 def reset_norms_(model: nn.Module, kept: Collection[str] = ()) -> None:
-    """Weight one, bias zero and fresh running statistics for every norm layer that is trained.
+    """Resets trained norm layers to weight one, bias zero and fresh running statistics.
 
     Args:
-        model: the model that has the norms.
-        kept: paths of weights that stay.
+        model: model with the norm layers.
+        kept: paths of weights to leave unchanged.
     """
     for path, module in model.named_modules():
         if not isinstance(module, NORMS) or is_frozen(module):
@@ -141,17 +140,17 @@ def _is_view_of_trained(tensor: Tensor) -> bool:
 
 
 def limits(dtype: torch.dtype) -> tuple[float, float]:
-    """The smallest and the largest standard deviation that weights of a type are given.
+    """Returns the smallest and the largest standard deviation that weights of a type may have.
 
-    Squares of smaller ones vanish, and so do gradients. There is room for the factor of ten by
-    which gradients are balanced afterwards.
+    Squares of smaller weights vanish, and so do gradients. The limits leave room for the factor of
+    ten by which gradients are balanced afterwards.
     """
     info = torch.finfo(dtype)
     return max(1e-28, 16 * info.smallest_normal * info.eps), min(1e28, info.max / 160)
 
 
 def has_delta(layer: Layer) -> bool:
-    """Whether the layer's kernel has a middle that always lies on the map."""
+    """Returns whether the layer's kernel has a center that always lies on the map."""
     if layer.transposed or not layer.is_standard or len(layer.kernel) == 0:
         return False
     is_plain = all(size % 2 == 1 for size in layer.kernel) and all(s == 1 for s in layer.stride)
@@ -174,11 +173,11 @@ def fill_orthogonal_(
     """Fills a weight with (semi-)orthogonal matrices that have the norm of N(0, std^2).
 
     Args:
-        weight: outputs first, or inputs first if transposed.
-        std: one number, or one for each group of the layer.
+        weight: weight with outputs first, or inputs first if transposed.
+        std: standard deviation, one number or one for each group of the layer.
         generator: random number generator to draw from.
         groups: number of groups of the layer.
-        is_delta: put the matrix in the middle of the kernel, with zeros around it.
+        is_delta: whether to put the matrix at the kernel's center, with zeros around it.
     """
     rows = weight.size(0) // groups
     columns = weight.size(1) if is_delta else weight[0].numel()
@@ -201,7 +200,7 @@ def fill_orthogonal_(
 def _orthogonal(
     count: int, rows: int, columns: int, like: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """Matrices [count, rows, columns] with orthonormal rows or columns, uniformly distributed."""
+    """Draws uniform random matrices [count, rows, columns] with orthonormal rows or columns."""
     # There is no QR decomposition in half precision.
     dtype = torch.promote_types(like.dtype, torch.float32)
     shape = (count, max(rows, columns), min(rows, columns))

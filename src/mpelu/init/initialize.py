@@ -48,33 +48,34 @@ def initialize_(
     input_shape: Sequence[Any] | None = None,
     generator: torch.Generator | None = None,
 ) -> Initialization:
-    """Sets every weight of a network by the activation that feeds it.
+    """Initializes every weight of a network according to the activation that feeds it.
 
-    Weights get a normal distribution of mean zero, biases zero, norm layers the identity and fresh
-    running statistics. What doesn't require gradients stays as it is, and so do weights that hold
-    nothing but zeros; tied weights are set once.
+    Weights are drawn from a normal distribution with mean zero, biases are set to zero, and norm
+    layers to the identity with fresh running statistics. Parameters that don't require gradients
+    and weights that hold only zeros are left unchanged; tied weights are set once.
 
     Args:
-        model: any network, also inside DistributedDataParallel or torch.compile.
-        inputs: what to call the model with: one tensor, a tuple of positional or a dict of keyword
-            arguments. With them the moments of the inputs count, pooling knows its sizes, the
-            report has measured variances, and weights whose prediction fails are scaled by
-            measurement. The price is two forward passes, and memory for a copy of the model: any
-            error leaves it unchanged.
+        model: any network, also wrapped in DistributedDataParallel or torch.compile.
+        inputs: inputs to call the model with: one tensor, a tuple of positional or a dict of
+            keyword arguments. Predictions then account for the moments of the inputs and the sizes
+            of pooling, the report has measured variances, and weights whose prediction fails are
+            scaled by measurement. This costs two forward passes, a third one and a backward pass
+            by default if there are norms, and memory for a copy of the model, so that any error
+            leaves it unchanged.
         method: "exact", which keeps the variance of every pre-activation at one; "taylor", the
-            paper's rule; "critical", which keeps the variance of gradients by the weights and that
-            of the signal by the biases; "deep", for plain networks of hundreds of layers; "msra",
+            paper's rule; "critical", in which weights preserve the variance of gradients and biases
+            the variance of the signal; "deep", for plain networks of hundreds of layers; "msra",
             "xavier", "gaussian" or "lsuv"; or an object with options of its own, such as
             `Exact(mode="fan_out", distribution="orthogonal")`, `Deep(target=0.4)`,
             `Gaussian(std=0.05)` or a method of your own (see `register_method`).
-        input_shape: shape of an input without the batch, such as (3, 224, 224), or a tuple of
-            shapes for several inputs. Use it in place of inputs for models that torch.fx can't
-            trace, and for predictions that know the size of each map. Nothing is run, unless an
-            operation of the model has no rule for shapes alone.
+        input_shape: shape of an input without the batch dimension, such as (3, 224, 224), or a
+            tuple of shapes for several inputs. Use it instead of inputs for models that torch.fx
+            can't trace, and for predictions that know the size of each map. Nothing is run, unless
+            an operation of the model has no rule for shapes alone.
         generator: random number generator to draw from.
 
     Returns:
-        A report with a row for each weight; print it for a table.
+        A report with a row for each weight; print it to see a table.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(64, 64), mpelu.MPELU(64), nn.Linear(64, 10))
@@ -86,14 +87,21 @@ def initialize_(
     if inputs is not None and input_shape is not None:
         raise ValueError("initialize_: expected inputs or input_shape, got both")
     _check_shape(input_shape)
+    if isinstance(inputs, (str, Method)):
+        raise TypeError(f"initialize_: expected inputs, got a method; write method={inputs!r}")
+    if isinstance(inputs, tuple) and inputs and all(isinstance(each, int) for each in inputs):
+        raise TypeError(
+            f"initialize_: expected tensors as inputs, got a shape; write "
+            f"input_shape={tuple(inputs)}"
+        )
     model = unwrap(model)
     parameters = check_model("initialize_", model, generator)
     zeros = zero_weights(model, parameters) if chosen.keep_zeros else None
     if chosen.needs_inputs and inputs is None:
-        raise ValueError(f"initialize_: {chosen.name} requires inputs, got None")
+        raise ValueError(f"initialize_: {chosen.name} requires inputs")
     if isinstance(chosen, LSUV) and inputs is not None:
         return lsuv_(model, parameters, inputs, chosen, zeros, generator)
-    # Reading a weight may change what its parametrization keeps.
+    # Reading a weight may change the state of its parametrization.
     parametrizations = _parametrizations(model)
     with evaluating(parametrizations):
         calls, weights = _calls(model, inputs, input_shape)
@@ -104,9 +112,10 @@ def initialize_(
         planned = plan(calls, weights, used, zeros)
         if isinstance(used, Fitted) and used.shapes:
             structure = Structure(planned, used.sets_biases)
-            if not structure.modules and not isinstance(used, Deep):
+            is_optional = isinstance(used, Deep) and used.target is None
+            if not structure.modules and not is_optional:
                 raise ValueError(
-                    f"initialize_: {used.name} with shapes requires a trained MPELU, found none"
+                    f"initialize_: {used.name} with shapes requires a trained MPELU in the model"
                 )
             try:
                 beta = structure.beta(used.target) if structure.modules else None
@@ -115,7 +124,7 @@ def initialize_(
             if beta is not None:
                 guards.enter_context(shaped(structure.modules, beta))
                 planned = plan(calls, weights, used, zeros)
-        # No weight has been written so far.
+        # No weight has been written yet.
         if inputs is not None:
             guards.enter_context(unchanged_on_error(model))
         elif (
@@ -160,7 +169,7 @@ def _calls(
         return _calls_by_shape(model, input_shape)
     if inputs is None:
         try:
-            # Cached, so that what computes a weight gives the trace the tensor noted here.
+            # Cached, so that the trace gets the very tensors that are recorded here.
             with parametrize.cached():
                 weights = Weights(model)
                 weights.read_parametrizations()
@@ -178,7 +187,7 @@ def _calls(
 
 
 def _check_shape(input_shape: Any) -> None:
-    """Raises unless it is None, a shape or several shapes."""
+    """Raises ValueError unless `input_shape` is None, a shape or several shapes."""
     shapes = input_shape if isinstance(input_shape, (tuple, list)) else [input_shape]
     if shapes and all(isinstance(size, int) for size in shapes):
         shapes = [shapes]
@@ -194,13 +203,13 @@ def _check_shape(input_shape: Any) -> None:
 
 
 def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[Call], Weights]:
-    """From shapes alone; inputs are real numbers, or tokens if the model takes no real numbers."""
+    """Reads calls from shapes alone; inputs are floating point, or tokens if that fails."""
     shapes = [tuple(input_shape)] if all(isinstance(n, int) for n in input_shape) else input_shape
     errors: list[Exception] = []
     like = next(each for each in model.parameters() if each.is_floating_point())
     numbers = tuple(like.new_zeros(2, *shape) for shape in shapes)
     tokens = tuple(each.to(torch.int64) for each in numbers)
-    # Some operations know no shapes without values: then the model runs, on nothing but zeros.
+    # Some operations need values to know their shapes; the model then runs on zeros.
     for read in (record_shapes, _record_zeros):
         for inputs in (numbers, tokens):
             try:
@@ -209,14 +218,13 @@ def _calls_by_shape(model: nn.Module, input_shape: Sequence[Any]) -> tuple[list[
             except Exception as error:  # whatever the model's code raises
                 errors.append(error)
     raise ValueError(
-        f"initialize_: expected an input_shape the model can run on, got {tuple(input_shape)}: "
-        f"{reason(errors[0])}"
+        f"initialize_: the model can't run on input_shape {tuple(input_shape)}: {reason(errors[0])}"
     ) from errors[0]
 
 
 @contextlib.contextmanager
 def _quietly(name: str) -> Iterator[None]:
-    """Without the messages of a logger: torch logs every shape that doesn't fit."""
+    """Silences a logger, since torch logs every shape that doesn't fit."""
     logger = logging.getLogger(name)
     was_disabled, logger.disabled = logger.disabled, True
     try:
@@ -226,6 +234,6 @@ def _quietly(name: str) -> Iterator[None]:
 
 
 def _record_zeros(model: nn.Module, inputs: Inputs, known: Known) -> tuple[list[Call], Weights]:
-    """Records a pass on zeros, whose values don't count, in place of `record_shapes`."""
+    """Records a pass on zeros, whose values are ignored, instead of using `record_shapes`."""
     calls, weights = record(model, inputs, known=known)
     return [replace(call, args=()) if call.target is None else call for call in calls], weights

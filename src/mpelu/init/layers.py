@@ -1,5 +1,5 @@
-"""What layers make of signals: moments after a weight, recurrent layers, and what zero padding
-takes away, exactly or, where the sizes of maps are unknown, by a guess.
+"""Follows signals through layers: moments after a weight, recurrent layers, and the effect of zero
+padding, which is exact or, if the sizes of maps are unknown, a guess.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mpelu.init.signal import Note, Signal, Source
 
 
 def deviation(weight: Tensor) -> float:
-    """Standard deviation over all elements."""
+    """Returns the standard deviation over all elements."""
     if weight.numel() == 0:
         return 0.0
     dtype = torch.promote_types(weight.dtype, torch.float64)
@@ -31,7 +31,7 @@ def deviation(weight: Tensor) -> float:
 
 
 def by_group(layer: Layer, value: Value) -> Value:
-    """Mean over the input channels of each group, a number where the groups are alike."""
+    """Returns the mean over each group's input channels; one number if the groups agree."""
     if isinstance(value, Tensor):
         if not layer.is_standard:
             value = average(value)
@@ -51,7 +51,7 @@ def _bias(layer: Layer, is_kept: bool = False) -> Value:
 
 
 def after_random(layer: Layer, signal: Signal, reached: float, std: Value) -> tuple[Value, Value]:
-    """Mean and variance of the output over random weights and data."""
+    """Returns the mean and variance of the output over random weights and data."""
     variance = std**2 * layer.fan_in * reached * by_group(layer, signal.second)
     if isinstance(variance, Tensor):
         variance = variance.repeat_interleave(layer.out_channels // layer.groups)
@@ -59,12 +59,12 @@ def after_random(layer: Layer, signal: Signal, reached: float, std: Value) -> tu
 
 
 def after_fixed(layer: Layer, signal: Signal, keeps_bias: bool = False) -> tuple[Value, Value]:
-    """Mean and variance of the output over data alone, inputs taken as independent.
+    """Returns the mean and variance of the output over data alone, assuming independent inputs.
 
     Args:
-        layer: whose weight stays.
-        signal: moments of its input.
-        keeps_bias: whether its bias stays too, although it is trained.
+        layer: layer whose weight stays.
+        signal: moments of the layer's input.
+        keeps_bias: whether the bias stays too, although it is trained.
     """
     shape = layer.weight.shape
     if not layer.is_standard or isinstance(layer.weight, FakeTensor):
@@ -90,14 +90,14 @@ _FED_BY_INPUT = ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")
 def recurrent_plans(
     index: int, call: Call, signal: Signal, weights: Weights, method: Method
 ) -> Iterator[Plan]:
-    """A plan for each weight of a recurrent module.
+    """Yields a plan for each weight of a recurrent module.
 
-    Both weights of a layer get half of the target for the sums of its gates.
+    Each of the two weights of a layer gets half of the target variance of the gates' sums.
     """
     module = call.target
     assert isinstance(module, nn.Module)
     hidden = hidden_second(type(module).__name__.removesuffix("Cell"))
-    # A weight that a hook computes is a tensor beside its parameters.
+    # A weight that a hook computes is an attribute, not a parameter.
     tensors = [*module.named_parameters(recurse=False), *vars(module).items()]
     for name, weight in tensors:
         key = weights.key(weight) if isinstance(weight, Tensor) else None
@@ -111,11 +111,11 @@ def recurrent_plans(
             fan=weight.size(1),
             fan_in=weight.size(1),
             fan_out=weight.size(0),
-            second=second,
+            moment=second,
             signal=signal,
             target=TARGET if name.startswith("weight_hr") else TARGET / 2,
         )
-        is_kept = method.keeps_weights
+        has_rule = method.has_rule
         yield Plan(
             name=key[0],
             key=key,
@@ -125,26 +125,26 @@ def recurrent_plans(
             is_trained=weights.is_trained(weight),
             sources=signal.sources if is_input else (Source(call.name, LINEAR),),
             fan=float(weight.size(1)),
-            std=deviation(weights.again(weight)) if is_kept else method.rule(incoming),
+            std=method.rule(incoming) if has_rule else deviation(weights.again(weight)),
             doubts=signal.doubts if is_input else (),
             is_computed=weights.is_computed(weight),
         )
 
 
 SIZE = 64
-"""Maps of the input are taken to be at least this large."""
+"""Assumed minimum size of input maps."""
 LEAST_SHARE = 0.55
-"""Padding that may leave less of a layer's inputs than this is noted."""
-PADDING_NOTE = Note("zeros around a map whose size is not known (pass inputs or input_shape)")
+"""Share of a layer's inputs below which padding gets a note."""
+PADDING_NOTE = Note("zeros around a map of unknown size (pass inputs or input_shape)")
 
 Profile = tuple[Tensor, ...]
-"""What zero padding takes away: for each spatial axis the relative second moment by position, of
-mean one. An output at the border has fewer inputs, and is itself a weaker input to the next layer.
-Along one axis this is a convolution with ones; over the axes of a map it is their product."""
+"""Effect of zero padding: the relative second moment by position along each spatial axis, with mean
+one. An output at the border has fewer inputs, and is itself a weaker input to the next layer. Along
+one axis this is a convolution with ones; for a map it is the product over the axes."""
 
 
 def flat(shape: torch.Size | None) -> Profile:
-    """A profile that is the same everywhere; without axes where the shape isn't known."""
+    """Returns a profile that is the same everywhere; it has no axes if the shape is unknown."""
     return tuple(torch.ones(size, dtype=torch.float64, device="cpu") for size in (shape or ())[2:])
 
 
@@ -155,7 +155,7 @@ def padded(
     dilation: Sequence[int],
     padding: Sequence[tuple[int, int]],
 ) -> tuple[Profile, float]:
-    """The profile after a convolution, and the share of its inputs that are not padding."""
+    """Returns the profile after a convolution, and the share of its inputs that aren't padding."""
     share = 1.0
     axes = []
     for axis, values in enumerate(profile):
@@ -173,7 +173,7 @@ def padded(
 
 
 def resized(profile: Profile, shape: torch.Size | None) -> Profile:
-    """The profile after an operation that changes the map to another size, or to none."""
+    """Returns the profile after an operation that resizes the map or leaves none."""
     if shape is None or len(shape) != len(profile) + 2:
         return flat(shape)
     if all(values.numel() == size for values, size in zip(profile, shape[2:], strict=True)):
@@ -188,8 +188,8 @@ def resized(profile: Profile, shape: torch.Size | None) -> Profile:
 def through_layer(
     layer: Layer, profile: Profile, shape: torch.Size | None
 ) -> tuple[Profile, float]:
-    """The profile after a layer whose output has this shape, and the share of the layer's inputs
-    that are not padding."""
+    """Returns the profile after a layer whose output has this shape, and the share of the layer's
+    inputs that aren't padding."""
     if len(profile) != len(layer.padding):
         return flat(shape), 1.0
     if layer.transposed:
@@ -198,12 +198,12 @@ def through_layer(
 
 
 def through_operation(call: Call, profile: Profile) -> Profile:
-    """The profile after any other call."""
+    """Returns the profile after any other call."""
     return _surrounded(profile, call) if pads_zeros(call) else resized(profile, call.shape)
 
 
 def is_small(layer: Layer, step: float) -> bool:
-    """Whether padding may take much of the layer's input, `step` pixels of the input apart."""
+    """Returns whether padding may replace much of a layer's input, with pixels `step` apart."""
     if layer.transposed or not any(amount for pair in layer.padding for amount in pair):
         return False
     size = max(1, round(SIZE / step))
@@ -226,7 +226,7 @@ def _share(
 
 
 def _spread_share(layer: Layer, profile: Profile, shape: torch.Size) -> float:
-    """How many inputs an output of a transposed layer has, relative to its fan_in."""
+    """Returns how many inputs an output of a transposed layer has, relative to its fan_in."""
     share = 1.0
     for axis, values in enumerate(profile):
         size, taps, stride = shape[axis + 2], layer.kernel[axis], layer.stride[axis]
@@ -239,7 +239,7 @@ def _spread_share(layer: Layer, profile: Profile, shape: torch.Size) -> float:
 
 
 def pads_small(call: Call, step: float) -> bool:
-    """Whether a module that pads with zeros may add much to maps `step` pixels apart."""
+    """Returns whether a padding module may add many zeros to a map, with pixels `step` apart."""
     if not isinstance(call.target, nn.modules.padding._ConstantPadNd):
         return False
     amounts: Any = call.target.padding
@@ -249,7 +249,7 @@ def pads_small(call: Call, step: float) -> bool:
 
 
 def _surrounded(profile: Profile, call: Call) -> Profile:
-    """The profile after zeros were put around a map."""
+    """Returns the profile after zeros were put around a map."""
     amounts = pad_amounts(call)
     pairs = list(zip(amounts[::2], amounts[1::2], strict=True))[: len(profile)]
     if not all(isinstance(amount, int) and amount >= 0 for pair in pairs for amount in pair):
@@ -260,7 +260,7 @@ def _surrounded(profile: Profile, call: Call) -> Profile:
 
 
 def step_after(call: Call, layer: Layer | None, step: float) -> float:
-    """How many pixels of the input lie between neighbours of the call's output, by axis."""
+    """Returns the distance, in pixels of the input, between neighbors in the call's output."""
     if layer is not None:
         strides: Sequence[int] = layer.stride or (1,)
         ratio: float = math.prod(strides) ** (1 / len(strides))

@@ -44,15 +44,15 @@ def lsuv_(
     """Scales each layer until its output on the inputs has unit variance, in one forward pass.
 
     Args:
-        model: the network.
-        parameters: its parameters, by path.
-        inputs: what to call it with.
-        method: tolerance and number of rounds.
+        model: network to initialize.
+        parameters: parameters of the network, by path.
+        inputs: inputs to call it with.
+        method: method with its tolerance and number of rounds.
         zeros: paths of parameters that stay zero; None if all are set.
         generator: random number generator to draw from.
 
     Raises:
-        RuntimeError: if a layer doesn't get there. The model is then as it was, as after any error.
+        RuntimeError: if a layer doesn't reach it. The model is then unchanged, as after any error.
     """
     check_inputs("initialize_", inputs)
     known = Weights(model)
@@ -60,7 +60,7 @@ def lsuv_(
     done: dict[str, list[Tensor]] = {}
     """Weights by the path of their parameter."""
     inverted: dict[str, bool] = {}
-    """By the path of each parameter that a weight is computed from: whether it can be set."""
+    """Whether a computed weight can be set, by the path of each parameter it is computed from."""
     filled: set[Key | None] = set()
     written: set[int] = set()
 
@@ -88,7 +88,7 @@ def lsuv_(
         if known.parametrized(name) is not None and name not in inverted:
             inverted[name] = known.can_write(layer.weight, layer.fan_in**-0.5)
         if is_set(layer.weight):
-            # In float32 at least: there is no QR decomposition in half precision.
+            # At least float32, because there is no QR decomposition in half precision.
             dtype = torch.promote_types(layer.weight.dtype, torch.float32)
             fresh = torch.empty_like(layer.weight, dtype=dtype, requires_grad=False)
             layer.weight.copy_(nn.init.orthogonal_(fresh, generator=generator))
@@ -100,7 +100,7 @@ def lsuv_(
                 written.add(id(layer.bias if layer.bias._base is None else layer.bias._base))
 
     def keep(weight: Tensor, name: str | None) -> None:
-        """Finds the parameters of a computed weight that was set in this pass."""
+        """Updates the parameters of a computed weight that was set in this pass."""
         if name is not None and inverted.get(name):
             known.write(name, weight)
 

@@ -1,4 +1,4 @@
-"""What is scaled by measurement, on example inputs: one pass forward, and one backward."""
+"""Scales weights by measurement on example inputs, in one forward pass and one backward."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ from mpelu.init.plan import (
 from mpelu.init.signal import Note
 
 TOLERANCE = 1.25
-"""A weight is scaled by measurement where the variance of its output on the example inputs is off
-the prediction by more than this factor."""
+"""Factor between the measured and predicted variance of an output beyond which the weight is scaled
+by measurement."""
 DOUBTED_TOLERANCE = 1.02
-"""The tolerance where the prediction is in doubt."""
+"""The same factor for doubtful predictions."""
 ROUNDING = 1e-10
-"""A variance below this share of the prediction belongs to a constant."""
+"""Share of the predicted variance below which an output counts as constant."""
 FEW, LEAST = 4, 32
-"""A measurement on at most this many values per channel, or values at all, is noted."""
+"""Values per channel, and values in total, up to which a measurement gets a note."""
 FEW_OUTPUTS = 2
-"""With at most this many outputs, a layer's mean square is measured. Samples differ little
-behind many layers, so a variance of one would take a large mean."""
+"""Largest number of outputs for which a layer's mean square is measured instead of its variance.
+Samples differ little behind many layers, so a variance of one would require a large mean."""
 UNEVEN = 1.3
-"""A measurement is noted where the halves of the batch differ by more than this factor: a few
-examples make most of the variance, and another batch may have others."""
+"""Factor between the variances of a batch's halves beyond which a measurement gets a note: a few
+examples make up most of the variance, and another batch may have others."""
 GRADIENT_TOLERANCE = 3.0
-"""In "balanced" mode the gradients of weights that end in a norm stay within this factor of the
-last weight's."""
+"""Factor of the last weight's gradient within which "balanced" mode keeps the gradients of weights
+that end in a norm."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What was measured of a weight on the inputs, and done about it."""
+    """What was measured for a weight on the inputs, and what was done about it."""
 
     variance: float | None = None
-    """Variance of the layer's output at the first use of the weight; mean square where there are
-    few outputs."""
+    """Variance of the layer's output at the first use of the weight, or the mean square if there
+    are few outputs."""
     is_scaled: bool = False
     """Whether the weight was scaled by measurement."""
     is_balanced: bool = False
@@ -79,17 +79,17 @@ def measure_(
 ) -> dict[Key, Measured]:
     """Measures the output of each layer, and scales weights whose prediction fails.
 
-    Where the pass reaches a layer everything before it is done. A layer whose output is off its
-    prediction by more than `TOLERANCE` is scaled and run again on the input at hand.
+    When the pass reaches a layer, everything before it is done. A layer whose output differs from
+    its prediction by more than `TOLERANCE` is scaled and rerun on its input.
 
     Args:
-        model: the model, whose weights are written as planned.
-        inputs: what to call it with.
-        plans: one for each weight.
+        model: model whose weights are written as planned.
+        inputs: inputs to call it with.
+        plans: plan for each weight.
         can_scale: whether weights may be scaled.
 
     Returns:
-        An outcome for each plan.
+        The outcome for each plan.
     """
     weights = Weights(model)
     by_key = {plan.key: plan for plan in plans}
@@ -121,11 +121,11 @@ def measure_(
         may_scale = can_scale and plan.is_trained and not plan.is_fixed
         estimate = variance
         if may_scale and (is_few or variance <= ROUNDING * (plan.predicted or 0.0)):
-            # A few draws of weights say little about their scale; what they are drawn for does.
+            # A few drawn weights say little about their scale; the expected variance does.
             assert entering is not None
             fed = layer.fan_in * plan.reached * mean_square_of(entering)
             expected = average(plan.std**2) * fed + plan.bias_std**2
-            # What is left of a constant by rounding says nothing about the scale.
+            # The rounding error of a constant says nothing about the scale.
             constant = max(expected, mean_square_of(output))
             may_scale = is_few or variance > ROUNDING * constant
             estimate = expected if is_few else variance
@@ -133,7 +133,7 @@ def measure_(
         if may_scale and _is_off(estimate, plan.predicted, tolerance):
             assert plan.predicted is not None
             shift = plan.bias_std**2
-            if estimate <= shift:  # of the biases alone
+            if estimate <= shift:  # from the biases alone
                 return output
             factor = ((plan.predicted - shift) / (estimate - shift)) ** 0.5
             low, high = limits(layer.weight.dtype)
@@ -187,10 +187,10 @@ def balance_gradients_(
     outcomes: Mapping[Key, Measured],
     weights: Weights,
 ) -> list[Plan]:
-    """Scales weights that end in a norm, so that their gradients are not far from the last's.
+    """Scales weights that end in a norm to bring their gradients near the last weight's.
 
-    The norm takes the scale out of the signal, but a gradient is as much smaller as its weight is
-    larger. The loss is a random direction of the output. Returns the plans as they are then.
+    The norm removes the scale from the signal, but the gradient is inversely proportional to the
+    scale of the weight. The loss is a random direction of the output. Returns the updated plans.
     """
     free = [
         plan for plan in plans if plan.ends_in_norm and plan.is_trained and not plan.is_computed
@@ -228,7 +228,7 @@ def _gradient_norms(
     parameters: Mapping[str, nn.Parameter],
     written: set[int],
 ) -> list[float]:
-    """Norms of the gradients of the plans' weights along a random direction of the output; none if
+    """Returns the norms of the weights' gradients along a random direction of the output; none if
     the model has no backward pass."""
     norms = [0.0] * len(plans)
     by_name: dict[str, list[int]] = {}
@@ -245,14 +245,14 @@ def _gradient_norms(
         if any(part is not whole for part in parts):
             laid = torch.empty_like(whole).copy_(
                 gradient
-            )  # views of it are laid as those of weights
+            )  # so that its views have the layout of the weights' views
         for index, part in zip(by_name[name], parts, strict=True):
             offset = part.storage_offset() - whole.storage_offset()
             own = gradient if part is whole else laid.as_strided(part.shape, part.stride(), offset)
             norms[index] = own.norm().item()
         if gradient.layout != torch.strided:
             return None
-        return gradient.new_zeros(()).expand_as(gradient)  # so that no more than one is kept
+        return gradient.new_zeros(()).expand_as(gradient)  # so that only one is kept at a time
 
     args, kwargs = substitute(arguments(inputs), Tensor, torch.clone)
     with (
@@ -276,7 +276,7 @@ def _gradient_norms(
         chosen = [parameters[name] for name in by_name]
         try:
             torch.autograd.grad(outputs[0], chosen, direction, allow_unused=True)
-        except RuntimeError:  # a model that only evaluates may change what autograd needs
+        except RuntimeError:  # an inference-only model may overwrite what autograd needs
             return []
         finally:
             for hook in hooks:
@@ -287,7 +287,7 @@ def _gradient_norms(
 def _written(
     plans: Sequence[Plan], parameters: Mapping[str, nn.Parameter], weights: Weights
 ) -> set[int]:
-    """Ids of the parameters that plans write; a pass needs no copy of them."""
+    """Returns ids of the parameters that plans write; a pass needs no copy of them."""
     return {
         id(parameters[name])
         for plan in plans
@@ -297,7 +297,7 @@ def _written(
 
 
 def _is_uneven(output: Tensor) -> bool:
-    """Whether the variance of the first half of a batch is far from that of the second."""
+    """Returns whether the variances of the two halves of a batch are far apart."""
     if output.dim() < 2 or output.size(0) < 2:
         return False
     first, second = (variance_of(half) for half in output.chunk(2))
@@ -306,19 +306,19 @@ def _is_uneven(output: Tensor) -> bool:
 
 
 def _is_off(measured: float, predicted: float | None, tolerance: float) -> bool:
-    """Whether the two differ by more than the tolerance, both being positive numbers."""
+    """Returns whether both are positive numbers that differ by more than the tolerance."""
     if predicted is None or not (0 < measured < math.inf and predicted > 0):
         return False
     return not 1 / tolerance <= measured / predicted <= tolerance
 
 
 def variance_of(output: Tensor) -> float:
-    """Over all elements."""
+    """Returns the variance over all elements."""
     return _observed(output, lambda values: values.var(correction=0))
 
 
 def mean_square_of(output: Tensor) -> float:
-    """Over all elements."""
+    """Returns the mean square over all elements."""
     real = output.abs() if output.is_complex() else output
     return _observed(real, lambda values: values.square().mean())
 
@@ -327,7 +327,7 @@ def _observed(output: Tensor, moment: Callable[[Tensor], Tensor]) -> float:
     found = moment(output.to(torch.promote_types(output.dtype, torch.float32))).item()
     if _SMALLEST < found < _LARGEST:
         return found
-    return moment(output.to("cpu", torch.float64)).item()  # squares out of the range of float32
+    return moment(output.to("cpu", torch.float64)).item()  # squares outside float32's range
 
 
 _SMALLEST, _LARGEST = 1e-30, 1e37

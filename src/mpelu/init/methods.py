@@ -1,11 +1,12 @@
 """Methods of initialization, one record each: how a weight's scale follows from what feeds it.
 
 `initialize_` takes a method by its name or as an object that carries its options, such as
-`Exact(mode="fan_out")`. A rule of your own is one class, which `register_method` adds to the table.
+`Exact(mode="fan_out")`. To add a rule of your own, write one class and call `register_method`.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from mpelu.init.operations import is_plain
 from mpelu.init.signal import Note, Signal
 
 TARGET = 1.0
-"""Variance of every pre-activation, by the methods that can choose it."""
+"""Target variance of every pre-activation, for methods that can choose it."""
 
 DISTRIBUTIONS = ("normal", "orthogonal")
 MODES = ("fan_in", "fan_out", "average")
@@ -29,13 +30,13 @@ NETWORK_MODES = (*MODES, "balanced")
 
 
 def fan_of(mode: str, fan_in: float, fan_out: float) -> float:
-    """n of a rule, by `MODES`."""
+    """Returns n of a rule in one of `MODES`."""
     return {"fan_in": fan_in, "fan_out": fan_out, "average": (fan_in + fan_out) / 2}[mode]
 
 
 @torch.no_grad()
 def fill_(weight: Tensor, std: float | Tensor, generator: torch.Generator | None) -> Tensor:
-    """N(0, std^2), with one std or one for each group of the layer."""
+    """Fills a weight from N(0, std^2), with one std or one for each group of the layer."""
     if isinstance(std, Tensor) and std.numel() > 1:
         rows = std.repeat_interleave(weight.size(0) // std.numel())
         rows = rows.to(weight.device, weight.dtype).view(-1, *[1] * (weight.dim() - 1))
@@ -45,46 +46,45 @@ def fill_(weight: Tensor, std: float | Tensor, generator: torch.Generator | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Incoming:
-    """What a method knows of a weight: its size, and the moments of what feeds it."""
+    """What a method knows about a weight: its size, and the moments of what feeds it."""
 
     fan: float
-    """n of the rule, by the method's `fan`."""
+    """n of the rule, as returned by the method's `fan`."""
     fan_in: float
     fan_out: float
-    second: Value
-    """E[x^2] of the inputs, a number or one for each group of the layer. By the method's `tangents`
-    if it reads them."""
+    moment: Value
+    """E[x^2] of the inputs, a number or one for each group of the layer; for first-order methods,
+    what their `first_order` makes of the activation before the layer."""
     signal: Signal
-    """What feeds the layer, with the activation before it."""
+    """Signal that feeds the layer, with the activation before it."""
     reached: float = 1.0
     """Share of the layer's inputs that are not padding."""
     target: float = TARGET
     """Variance that the weight's products should have."""
     can_shift: bool = False
-    """Whether biases may make up for a lack of variance: they are trained, one activation feeds the
-    layer, and neither a norm nor the end of the network follows. Known to methods that set biases.
+    """Whether biases may make up for missing variance: they are trained, one activation feeds the
+    layer, and neither a norm nor the end of the network follows. Only for methods that set biases.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How the weights of a network are drawn; the base of all methods.
+    """Base class of all methods: how the weights of a network are drawn.
 
     Args:
-        distribution: "normal", or "orthogonal": orthogonal matrices, in the middle of the kernel
-            for convolutions of stride one, with the norm that a normal weight has on average.
-        keep_zeros: whether weights that are zero throughout, such as the last one of a residual
-            branch or the scale of its norm, are taken to be so by design and stay zero. False sets
-            them like all others; so does a model in which every weight is zero.
+        distribution: "normal" or "orthogonal". Orthogonal matrices have the norm that a normal
+            weight has on average; in convolutions of stride one they are at the kernel's center.
+        keep_zeros: whether weights that are all zeros, such as the last one of a residual branch
+            or the scale of its norm, are assumed to be so by design and stay zero. If False, or if
+            every weight of the model is zero, they are set like all others.
 
     Example:
-        >>> @register_method
-        ... class LeCun(Method):
+        >>> class LeCun(Method):
         ...     name = "lecun"
         ...     def rule(self, incoming):
         ...         return incoming.fan_in ** -0.5
         >>> model = nn.Sequential(nn.Linear(100, 10))
-        >>> mpelu.init.initialize_(model, method="lecun").rows[0].std
+        >>> mpelu.init.initialize_(model, method=LeCun()).rows[0].std
         0.1
     """
 
@@ -92,20 +92,20 @@ class Method:
     keep_zeros: bool = True
 
     name: ClassVar[str]
-    """What `initialize_` knows it by."""
+    """Name by which `initialize_` knows it."""
     reads_moments: ClassVar[bool] = False
     """Whether the scale follows from the moments of what feeds a weight. Then weights whose
     prediction fails on the inputs are scaled by measurement."""
-    reads_tangents: ClassVar[bool] = False
-    """Whether it takes `tangents` of an activation in place of its exact second moment."""
+    is_first_order: ClassVar[bool] = False
+    """Whether it uses `first_order` of an activation instead of its exact second moment."""
     sets_biases: ClassVar[bool] = False
     """Whether `rule_and_bias` may return a variance for the biases, which are zero otherwise."""
     needs_inputs: ClassVar[bool] = False
     """Whether it requires inputs to measure the network on."""
-    keeps_weights: ClassVar[bool] = False
-    """Whether weights aren't drawn by a rule; predictions then take them as they are."""
+    has_rule: ClassVar[bool] = True
+    """Whether weights are drawn by a rule. Without one, predictions use their current values."""
     is_remedy: ClassVar[bool] = True
-    """Whether `mpelu.diagnose` tries it on a network that it finds at fault."""
+    """Whether `mpelu.diagnose` tries it on a network in which it finds faults."""
 
     def __post_init__(self) -> None:
         self._check("distribution", DISTRIBUTIONS)
@@ -113,35 +113,35 @@ class Method:
     def _check(self, option: str, choices: Sequence[str]) -> None:
         if (value := getattr(self, option)) not in choices:
             raise ValueError(
-                f"{type(self).__name__}: expected a {option} of {list(choices)}, got {value!r}"
+                f"{type(self).__name__}: expected one of {list(choices)}, got {option} {value!r}"
             )
 
     def fan(self, fan_in: float, fan_out: float) -> float | None:
-        """n of the rule; None if it has none."""
+        """Returns n of the rule, or None if it has none."""
         return fan_in
 
     def rule(self, incoming: Incoming) -> Value:
-        """The standard deviation of a weight, a number or one for each group of the layer."""
+        """Returns the standard deviation of a weight: one number or one for each group."""
         raise NotImplementedError
 
     def rule_and_bias(self, incoming: Incoming) -> tuple[Value, float]:
-        """The standard deviation of a weight, and the variance of the biases beside it."""
+        """Returns the standard deviation of a weight and the variance of the layer's biases."""
         return self.rule(incoming), 0.0
 
     def draw_(self, weight: Tensor, std: Value, generator: torch.Generator | None) -> None:
-        """Fills a weight with random numbers of this standard deviation, if they are "normal"."""
+        """Fills a weight with normal numbers; not called for an orthogonal distribution."""
         fill_(weight, std, generator)
 
-    def tangents(self, activation: ElementwiseFunction) -> Value:
-        """What a first-order rule takes for E[f^2] / Var(y) of an activation f."""
+    def first_order(self, activation: ElementwiseFunction) -> Value:
+        """Returns the first-order value of E[f^2] / Var(y) for an activation f."""
         return 1.0
 
     def notes(self, signal: Signal) -> tuple[Note, ...]:
-        """What to say of a weight that this signal feeds."""
+        """Returns notes about a weight that this signal feeds."""
         return ()
 
     def in_network(self, calls: Sequence[Call]) -> Method:
-        """The method to use for a model that makes these calls."""
+        """Returns the method to use for a model that makes these calls."""
         return self
 
     @property
@@ -151,12 +151,12 @@ class Method:
 
     @property
     def label(self) -> str:
-        """What reports call it, with its options."""
+        """Name shown in reports, with its options."""
         return f"{self.name}, orthogonal" if self.distribution == "orthogonal" else self.name
 
 
 METHODS: dict[str, type[Method]] = {}
-"""The table of methods by name."""
+"""Classes of methods by name."""
 _Class = TypeVar("_Class", bound=type[Method])
 
 
@@ -164,13 +164,16 @@ def register_method(method: _Class) -> _Class:
     """Adds a method of your own to the table, for `initialize_`, `diagnose` and the lab.
 
     Args:
-        method: subclass of `Method` with a `name`, whose `rule` says how large a weight is.
+        method: subclass of `Method` with a `name`, whose `rule` determines the scale of a weight.
     """
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise TypeError(f"register_method: expected a subclass of Method, got {method!r}")
-    if not isinstance(getattr(method, "name", None), str):
-        raise TypeError(f"register_method: expected {method.__name__} to have a name, got none")
-    METHODS[method.name] = method
+    if not isinstance(name := getattr(method, "name", None), str):
+        raise TypeError(f"register_method: {method.__name__} requires a name")
+    taken = METHODS.get(name)
+    if name == "own" or (taken is not None and taken.__module__ != method.__module__):
+        raise ValueError(f"register_method: {name!r} is taken; give {method.__name__} another name")
+    METHODS[name] = method
     return method
 
 
@@ -180,34 +183,38 @@ def find_method(method: str | Method) -> Method:
         return method
     if isinstance(method, str) and method in METHODS:
         return METHODS[method]()
+    if isinstance(method, type) and issubclass(method, Method):
+        raise ValueError(f"initialize_: expected a method, got a class; write {method.__name__}()")
+    close = difflib.get_close_matches(str(method).lower(), METHODS, 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
     raise ValueError(
-        f"initialize_: expected a method of {list(METHODS)} or an object such as Exact(), got "
-        f"{method!r}"
+        f"initialize_: expected one of {list(METHODS)} or an object such as Exact(), got method "
+        f"{method!r}{hint}"
     )
 
 
 class AsTheyAre(Method):
-    """Weights that stay as they are, for predictions about a model."""
+    """Leaves weights as they are, for predictions about a model."""
 
     name = "as they are"
-    keeps_weights = True
+    has_rule = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted(Method):
-    """A method that reads the moments of what feeds a weight; the base of those below.
+    """Base class of methods that read the moments of what feeds a weight.
 
     Args:
-        mode: n of the rule is "fan_in", "fan_out" or their "average". "balanced" is "fan_in", and
-            with inputs also scales weights that end in a norm, which takes their scale out of the
-            signal, until their gradients come near the last weight's: for one more pass, forward
-            and backward.
+        mode: "fan_in", "fan_out" or their "average", used as n of the rule. "balanced" means
+            "fan_in" and, given inputs, also scales weights that end in a norm until their gradients
+            come near the last weight's. The norm keeps their scale out of the signal. This costs
+            one more forward and backward pass.
         shapes: whether to set alpha and beta of every trained MPELU, with alpha beta = 1 and a beta
             that fits the depth of the network: two unrelated inputs leave the network with a
             correlation of `target`.
-        target: C_f(0), above 0 and below 1; given, it sets shapes. Without it, C_f(0) is at most
-            0.5 with methods that set biases and 0.3 with the others, beta is at most 1, and shapes
-            that are already below that stay.
+        target: C_f(0), above 0 and below 1; it implies `shapes`. By default, C_f(0) is at most 0.5
+            with methods that set biases and 0.3 with others, beta is at most 1, and shapes already
+            below that are unchanged.
         distribution: see `Method`.
         keep_zeros: see `Method`.
     """
@@ -221,10 +228,10 @@ class Fitted(Method):
         super().__post_init__()
         self._check("mode", NETWORK_MODES)
         if self.target is not None:
-            if not 0 < self.target < 1:
+            if not (isinstance(self.target, (int, float)) and 0 < self.target < 1):
                 raise ValueError(
                     f"{type(self).__name__}: expected a target above 0 and below 1, got "
-                    f"{self.target}"
+                    f"{self.target!r}"
                 )
             object.__setattr__(self, "shapes", True)
 
@@ -246,40 +253,42 @@ class Fitted(Method):
 
 
 @register_method
+@dataclass(frozen=True, kw_only=True)
 class Exact(Fitted):
-    """N(0, 1 / (n E[x^2])), which keeps the variance of every pre-activation at one; the default.
+    """Draws N(0, 1 / (n E[x^2])), which keeps every pre-activation's variance at one; the default.
 
-    Zeros around maps count, where their sizes are known.
+    It accounts for the zeros around maps if their sizes are known.
     """
 
     name = "exact"
 
     def rule(self, incoming: Incoming) -> Value:
-        return (incoming.target / (incoming.fan * incoming.reached * incoming.second)) ** 0.5
+        return (incoming.target / (incoming.fan * incoming.reached * incoming.moment)) ** 0.5
 
 
 @register_method
+@dataclass(frozen=True, kw_only=True)
 class Taylor(Fitted):
-    """N(0, 1 / (n t)), t being E[f^2] by the tangents of the activation at zero: the paper's rule.
+    """Draws N(0, 1 / (n t)), where t is E[f^2] of the tangents at zero: the paper's rule.
 
-    Never below the exact one: the tangents of MPELU lie outside of it, and those of GELU and SiLU
-    inside, so that weights by them would let the signal grow from layer to layer.
+    t is never below the exact value. The tangents of MPELU lie outside it, but those of GELU and
+    SiLU lie inside, so that weights based on them would let the signal grow from layer to layer.
     """
 
     name = "taylor"
-    reads_tangents = True
+    is_first_order = True
 
-    def tangents(self, activation: ElementwiseFunction) -> Value:
+    def first_order(self, activation: ElementwiseFunction) -> Value:
         if has_no_tangent(activation):
-            return exact_factor(activation)
-        factor = _tangent_factor(activation)
+            return second_moment(activation)
+        moment = _tangent_moment(activation)
         if activation.has_closed_form:
-            return factor
-        exact = exact_factor(activation)
-        return exact if average(factor) < average(exact) else factor
+            return moment
+        exact = second_moment(activation)
+        return exact if average(moment) < average(exact) else moment
 
     def rule(self, incoming: Incoming) -> Value:
-        return (incoming.target / (incoming.fan * incoming.second)) ** 0.5
+        return (incoming.target / (incoming.fan * incoming.moment)) ** 0.5
 
     def notes(self, signal: Signal) -> tuple[Note, ...]:
         names = [each.activation.name for each in signal.sources if has_no_tangent(each.activation)]
@@ -287,8 +296,9 @@ class Taylor(Fitted):
 
 
 @register_method
+@dataclass(frozen=True, kw_only=True)
 class Critical(Exact):
-    """Weights keep the variance of gradients, and biases make up for what the signal then loses."""
+    """Weights preserve the variance of gradients; biases make up for what the signal then loses."""
 
     name = "critical"
     sets_biases = True
@@ -302,14 +312,14 @@ class Critical(Exact):
             missing = incoming.target - kept
             if missing > -1e-6:
                 return variance**0.5, missing if missing > _ROUNDING else 0.0
-        return self.rule(incoming), 0.0  # an activation that needs biases of less than none
+        return self.rule(incoming), 0.0  # or the biases would need negative variance
 
 
 @register_method
 @dataclass(frozen=True, kw_only=True)
 class Deep(Critical):
-    """`Critical` with orthogonal weights and shapes by depth in a network without norms and
-    shortcuts, and `Exact` in any other.
+    """Acts as `Critical` with orthogonal weights and shapes by depth in networks without norms and
+    shortcuts, and as `Exact` in any other.
     """
 
     distribution: str = "orthogonal"
@@ -317,7 +327,9 @@ class Deep(Critical):
     name = "deep"
 
     def in_network(self, calls: Sequence[Call]) -> Method:
-        return self if is_plain(calls) else Exact(mode=self.mode, keep_zeros=self.keep_zeros)
+        if is_plain(calls):
+            return self
+        return Exact(mode=self.mode, target=self.target, keep_zeros=self.keep_zeros)
 
     @property
     def label(self) -> str:
@@ -325,24 +337,26 @@ class Deep(Critical):
 
 
 @register_method
+@dataclass(frozen=True, kw_only=True)
 class MSRA(Fitted):
-    """N(0, 2 / (n (1 + slope^2))), for ReLU, leaky ReLU and PReLU (He et al.); other activations
-    are taken for ReLU.
+    """Draws N(0, 2 / (n (1 + slope^2))), for ReLU, leaky ReLU and PReLU (He et al.); treats other
+    activations as ReLU.
     """
 
     name = "msra"
-    reads_tangents = True
+    is_first_order = True
 
-    def tangents(self, activation: ElementwiseFunction) -> Value:
+    def first_order(self, activation: ElementwiseFunction) -> Value:
         return 0.5 if activation.slope is None else (1 + activation.slope**2) / 2
 
     def rule(self, incoming: Incoming) -> Value:
-        return (incoming.target / (incoming.fan * incoming.second)) ** 0.5
+        return (incoming.target / (incoming.fan * incoming.moment)) ** 0.5
 
 
 @register_method
+@dataclass(frozen=True, kw_only=True)
 class Xavier(Method):
-    """N(0, 2 / (fan_in + fan_out)), for linear networks (Glorot and Bengio)."""
+    """Draws N(0, 2 / (fan_in + fan_out)), for linear networks (Glorot and Bengio)."""
 
     name = "xavier"
 
@@ -356,10 +370,10 @@ class Xavier(Method):
 @register_method
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Method):
-    """N(0, std^2) for every weight, the paper's baseline.
+    """Draws every weight from N(0, std^2), the paper's baseline.
 
     Args:
-        std: standard deviation; default: 0.01.
+        std: standard deviation (default: 0.01).
         distribution: see `Method`.
         keep_zeros: see `Method`.
     """
@@ -370,8 +384,8 @@ class Gaussian(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.std < math.inf:
-            raise ValueError(f"Gaussian: expected std > 0, got {self.std}")
+        if not (isinstance(self.std, (int, float)) and 0 < self.std < math.inf):
+            raise ValueError(f"Gaussian: expected std > 0, got {self.std!r}")
 
     def fan(self, fan_in: float, fan_out: float) -> None:
         return None
@@ -380,7 +394,7 @@ class Gaussian(Method):
         return self.std
 
     def draw_(self, weight: Tensor, std: Value, generator: torch.Generator | None) -> None:
-        # Weights of any deviation are multiples of the same numbers, those of the paper's.
+        # Weights with any std are multiples of the same numbers, drawn with the paper's std.
         fill_(weight, 0.01, generator)
         if std != 0.01:
             with torch.no_grad():
@@ -390,16 +404,16 @@ class Gaussian(Method):
 @register_method
 @dataclass(frozen=True, kw_only=True)
 class LSUV(Method):
-    """Orthonormal weights, each layer scaled until its output on the inputs has unit variance; with
+    """Scales orthonormal weights until each layer's output on the inputs has unit variance or, with
     one or two outputs, a mean square of one (Mishkin and Matas, "All you need is a good init").
 
-    It needs inputs: one forward pass does it all. Where the pass reaches a layer, everything below
-    is done; the layer is run again on the input at hand until it is done too, and the pass goes on.
-    Batch norm uses the statistics of the batch and dropout is off.
+    It requires inputs and takes one forward pass. When the pass reaches a layer, all layers before
+    it are done; the layer is rerun on its input until it is done too, and the pass continues. Batch
+    norm uses the statistics of the batch, and dropout is off.
 
     Args:
-        tolerance: how far from one a variance may stay.
-        max_rounds: how often a layer may be scaled before RuntimeError is raised.
+        tolerance: largest remaining distance of a variance from one.
+        max_rounds: number of times a layer may be scaled before RuntimeError is raised.
         keep_zeros: see `Method`.
     """
 
@@ -408,15 +422,15 @@ class LSUV(Method):
     distribution: str = "orthogonal"
     name = "lsuv"
     needs_inputs = True
-    keeps_weights = True
+    has_rule = False
 
     def __post_init__(self) -> None:
         if self.distribution != "orthogonal":
-            raise ValueError(f"LSUV: its weights are orthogonal, got {self.distribution!r}")
-        if not self.tolerance > 0:
-            raise ValueError(f"LSUV: expected tolerance > 0, got {self.tolerance}")
-        if self.max_rounds < 1:
-            raise ValueError(f"LSUV: expected max_rounds >= 1, got {self.max_rounds}")
+            raise ValueError(f"LSUV: expected 'orthogonal' weights, got {self.distribution!r}")
+        if not (isinstance(self.tolerance, (int, float)) and self.tolerance > 0):
+            raise ValueError(f"LSUV: expected tolerance > 0, got {self.tolerance!r}")
+        if not (isinstance(self.max_rounds, int) and self.max_rounds >= 1):
+            raise ValueError(f"LSUV: expected max_rounds >= 1, got {self.max_rounds!r}")
 
     @property
     def label(self) -> str:
@@ -426,23 +440,23 @@ class LSUV(Method):
 _ROUNDING = 1e-12
 """A variance of biases below this is what rounding leaves."""
 _LEAST_SHARE = 0.01
-"""The tangents at zero are given up where they have less than this share of E[f^2]."""
+"""Share of E[f^2] below which the tangents at zero aren't used."""
 
 
-def exact_factor(activation: ElementwiseFunction) -> Value:
-    """E[f^2] under a standard normal variable."""
+def second_moment(activation: ElementwiseFunction) -> Value:
+    """Returns E[f^2] for a standard normal variable."""
     return activation.moments()[1]
 
 
 def has_no_tangent(activation: ElementwiseFunction) -> bool:
-    """Whether the tangents at zero say nothing about the activation, as those of a squared ReLU."""
+    """Returns whether the tangents at zero tell nothing about an activation, such as ReLU^2."""
     if activation.has_closed_form:
         return False  # the tangents are at least those of ReLU
-    return average(_tangent_factor(activation)) < _LEAST_SHARE * average(exact_factor(activation))
+    return average(_tangent_moment(activation)) < _LEAST_SHARE * average(second_moment(activation))
 
 
-def _tangent_factor(activation: ElementwiseFunction) -> Value:
-    """E[f^2] of the tangents at zero, as in the paper: (1 + alpha^2 beta^2) / 2 for MPELU."""
+def _tangent_moment(activation: ElementwiseFunction) -> Value:
+    """Returns E[f^2] of the tangents at zero, as the paper does: for MPELU (1 + (a b)^2) / 2."""
     if activation.slope is not None:
         return (1 + activation.slope**2) / 2
     if activation.alpha is not None and activation.beta is not None:
@@ -453,16 +467,16 @@ def _tangent_factor(activation: ElementwiseFunction) -> Value:
 
 
 def tangent_note(name: str) -> Note:
-    """A note about an activation that has no slope at zero for a first-order rule."""
+    """Returns a note about an activation that has no slope at zero for a first-order rule."""
     said = "its tangents at zero vanish; its exact second moment was used"
     return Note(f"{name}: {said}", f"of its activation: {said}", lasts=True)
 
 
 def gain(activation: nn.Module | str, method: str | Method = "exact") -> float:
-    """The factor to put before 1 / sqrt(n) in the standard deviation of the weights that follow.
+    """Returns the factor of 1 / sqrt(n) in the standard deviation of the weights that follow.
 
     Args:
-        activation: a module (its own alpha and beta count, averaged over channels) or a name.
+        activation: module (with its own alpha and beta, averaged over channels) or name.
         method: "exact", "taylor" (the paper's), "msra" or "xavier" (linear: always 1).
 
     Example:
@@ -472,7 +486,7 @@ def gain(activation: nn.Module | str, method: str | Method = "exact") -> float:
     chosen = find_method(method)
     if not (chosen.reads_moments or isinstance(chosen, Xavier)):
         fitted = [name for name, each in METHODS.items() if each.reads_moments]
-        raise ValueError(f"gain: expected a method of {[*fitted, 'xavier']}, got {chosen.name!r}")
+        raise ValueError(f"gain: expected one of {[*fitted, 'xavier']}, got method {chosen.name!r}")
     if not isinstance(activation, (nn.Module, str)):
         raise TypeError(f"gain: expected a module or a name, got {type(activation).__name__}")
     found = describe(activation)
@@ -482,5 +496,5 @@ def gain(activation: nn.Module | str, method: str | Method = "exact") -> float:
         )
     if isinstance(chosen, Xavier):
         return 1.0
-    factor = chosen.tangents(found) if chosen.reads_tangents else exact_factor(found)
-    return 1 / math.sqrt(average(factor))
+    moment = chosen.first_order(found) if chosen.is_first_order else second_moment(found)
+    return 1 / math.sqrt(average(moment))

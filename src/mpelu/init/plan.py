@@ -1,4 +1,4 @@
-"""What is planned for one weight, and what can be noted about it."""
+"""The plan for one weight, and the notes it may have."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from mpelu.graph import Key
 from mpelu.init.signal import Note, Source
 
 LARGEST = 10.0
-"""Variance above which first-order rules give way to the exact one, with inputs or shapes."""
+"""Variance above which first-order rules give way to the exact one, if shapes are known; also the
+largest factor, either way, by which gradients are balanced."""
 
 OFF = 2.0
-"""A row has a note where two variances that should agree differ by more than this factor."""
+"""Factor by which two variances that should agree may differ before the row gets a note."""
 
 SCALELESS = 1e12
-"""A doubted prediction isn't believed where a mean square is this far from one, either way."""
+"""Factor from one, either way, beyond which a doubtful mean square isn't believed."""
+
+HUGE = 1e37
+"""First-order rules, which don't read it, let a second moment grow as far as this."""
 
 NOISE_NOTE = Note("its parametrization can't take random values of mean zero; left unchanged")
 REUSED_NOTE = Note("at a later use its output has another variance", lasts=True)
@@ -25,30 +29,28 @@ STATE_NOTE = Note("its parametrization sets its scale; left unchanged")
 SCALE_NOTE = Note(
     "the function that computes it sets its scale, which doesn't follow the rule", lasts=True
 )
-PART_NOTE = Note("lsuv sets nothing that is computed from a parameter; left unchanged")
+PART_NOTE = Note("lsuv doesn't set weights computed from a parameter; left unchanged")
 FEW_NOTE = Note("measured on too few values to judge", lasts=True)
 MEAN_NOTE = Note(
-    "few outputs: the mean square was measured, which samples share and a few weights decide",
+    "few outputs: the mean square was measured, which a few weights decide for all samples",
     lasts=True,
 )
 UNEVEN_NOTE = Note("its variance differs between the halves of the batch", lasts=True)
 ZERO_NOTE = Note("zero before the call; stays zero (a method with keep_zeros=False sets it)")
 COMPUTED_ZERO_NOTE = Note("other parameters make the weight computed from it zero; left unchanged")
-ZEROS_NOTE = Note("fed by zeros; taken as of unit variance")
-SCALELESS_NOTE = Note(
-    "what feeds it has no scale that could be predicted; taken as of unit variance"
-)
+ZEROS_NOTE = Note("fed by zeros; unit variance was assumed")
+SCALELESS_NOTE = Note("the scale of what feeds it couldn't be predicted; unit variance was assumed")
 RANGE_NOTE = Note(
-    "by this rule its standard deviation would be out of the range of its type", lasts=True
+    "by this rule its standard deviation would be outside the range of its type", lasts=True
 )
 CAPPED_NOTE = Note(
-    f"by this rule its output would have a variance above {LARGEST:g}; the exact was used",
+    f"by this rule its output would have a variance above {LARGEST:g}; the exact rule was used",
     lasts=True,
 )
 
 
 def hook_note(name: str) -> Note:
-    """A note about a module whose weight isn't known."""
+    """Returns a note about a module whose weight isn't known."""
     return Note(
         f"fed by {name}, whose weight a hook computes",
         "fed by modules whose weight a hook computes",
@@ -57,7 +59,7 @@ def hook_note(name: str) -> Note:
 
 
 def changed_note(name: str) -> Note:
-    """A note about a module whose output isn't known."""
+    """Returns a note about a module whose output isn't known."""
     return Note(
         f"fed by {name}, whose output a hook may change",
         "fed by modules whose output a hook may change",
@@ -72,37 +74,37 @@ class Plan:
     """Path of the parameter."""
     key: Key
     index: int
-    """The first call that uses it."""
+    """Index of the first call that uses it."""
     weight: Tensor
-    """What the layer takes: the parameter, a view of it, or a tensor computed from it."""
+    """Tensor that the layer takes: the parameter, a view of it, or one computed from it."""
     bias: Tensor | None
     is_trained: bool
     sources: tuple[Source, ...]
-    """What feeds the layer."""
+    """Sources of what feeds the layer."""
     fan: float | None
     """n of the rule."""
     std: Value
-    """A number, or one for each group of the layer."""
+    """Standard deviation: one number, or one for each group of the layer."""
     bias_std: float = 0.0
     """Standard deviation of the layer's biases."""
     predicted: float | None = None
     """Variance of the layer's output; None if it can't be observed."""
     doubts: tuple[Note, ...] = ()
     widest: Tensor | None = None
-    """The use that takes the most elements, of those that share some; None for `weight`."""
+    """Of the uses that share elements, the one that takes the most; None for `weight`."""
     ends_in_norm: bool = False
-    """Whether all that the weight computes goes to norms, so that its scale doesn't change the
+    """Whether everything the weight computes goes to norms, so that its scale doesn't change the
     signal."""
     is_computed: bool = False
     """Whether the weight is computed from the parameter."""
     is_fixed: bool = False
-    """Whether the scale of the parameter has no effect: the weight is standardized, or left."""
+    """Whether the parameter isn't scaled, because the weight is standardized or left unchanged."""
     is_inverted: bool = False
-    """Whether the parameters are found from the weight, by the inverse of a parametrization."""
+    """Whether the inverse of a parametrization yields the parameters from the weight."""
     left: Note | None = None
-    """Why the parameter is left unchanged."""
+    """Reason why the parameter is left unchanged; None if it is set."""
     groups: int = 1
     is_delta: bool = False
-    """Whether an orthogonal weight has its matrix in the middle of the kernel."""
+    """Whether an orthogonal weight has its matrix at the center of the kernel."""
     reached: float = 1.0
     """Share of the layer's inputs that are not padding."""

@@ -1,7 +1,7 @@
 """Plans the standard deviation of every weight of a model, before any is changed.
 
-One walk over the calls of the model, in order, with the moments of what flows between them:
-a layer takes the moments of its input and gets a plan; any other operation passes them on by its
+It walks over the calls of the model once, in order, with the moments of what flows between them.
+A layer takes the moments of its input and gets a plan; any other operation passes them on by its
 rule; an addition shares the target variance among the layers that end in it.
 """
 
@@ -56,6 +56,7 @@ from mpelu.init.operations import (
 from mpelu.init.plan import (
     CAPPED_NOTE,
     COMPUTED_ZERO_NOTE,
+    HUGE,
     LARGEST,
     NOISE_NOTE,
     OFF,
@@ -76,15 +77,15 @@ from mpelu.init.signal import Note, Signal, Source, doubted
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """What is planned for a model, and predicted of it."""
+    """What is planned for a model, and predicted about it."""
 
     calls: Sequence[Call]
     layers: Sequence[Layer | None]
-    """The layer that each call runs."""
+    """Layer that each call runs."""
     signals: Sequence[Signal]
-    """The moments after each call."""
+    """Moments after each call."""
     plans: Sequence[Plan]
-    """One for each weight that the calls use, in order."""
+    """Plan for each weight that the calls use, in order."""
 
 
 def plan(
@@ -97,8 +98,8 @@ def plan(
 
     Args:
         calls: calls of the model, in order.
-        weights: which tensors are parameters.
-        method: how the scale of a weight follows from what feeds it.
+        weights: weights of the model, which tell which tensors are parameters.
+        method: method that derives the scale of a weight from what feeds it.
         zeros: paths of parameters that stay zero; None if all are set.
 
     Raises:
@@ -106,20 +107,20 @@ def plan(
     """
     with collector_paused(), torch.no_grad():
         planned = _Walk(calls, weights, method, zeros, {}).run()
-        # A weight that is an embedding as well feeds the model with its new deviation.
+        # A weight that is also an embedding feeds the model with its new deviation.
         if embedded := _embedded_stds(calls, weights, planned.plans):
             planned = _Walk(calls, weights, method, zeros, embedded).run()
     return planned
 
 
 def predict(calls: Sequence[Call], weights: Weights) -> Planned:
-    """What is predicted of a model whose weights stay as they are."""
+    """Predicts the moments in a model whose weights stay as they are."""
     return plan(calls, weights, AsTheyAre())
 
 
 class _Walk:
-    """One walk over the calls. What it decides about a weight or a call is not changed later, but
-    for the share of an addition, which is known where the addition is reached."""
+    """Walks over the calls once. Decisions about a weight or a call aren't changed later, except
+    for the share of an addition, which isn't known until the addition is reached."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class _Walk:
     ) -> None:
         self._calls, self._weights, self._method = calls, weights, method
         self._zeros, self._embedded = zeros, embedded
-        self._is_orthogonal = method.distribution == "orthogonal" and not method.keeps_weights
+        self._is_orthogonal = method.distribution == "orthogonal" and method.has_rule
         self._layers = [layer_of(call) for call in calls]
         self._keys, self._widest, self._entangled = uses_of(self._layers, weights)
         self._all_uses = Counter(self._keys)
@@ -147,10 +148,10 @@ class _Walk:
         self._additions = sum(len(call.fed_by) > 1 and added_signals(call) for call in calls)
         self._signals: list[Signal] = []
         self._shares: dict[int, float] = {}
-        """What an addition leaves of the variance of the signals that end in it, by call."""
+        """Factor by which an addition scales the variance of a signal that ends in it, by call."""
         self._profiles: list[Profile] = []
         self._steps: list[float] = []
-        """Pixels of the input between neighbours on a map, where shapes are not known."""
+        """Distance between neighbors on a map, in pixels of the input, if shapes are unknown."""
         self._plans: dict[Key, Plan] = {}
 
     def run(self) -> Planned:
@@ -177,7 +178,7 @@ class _Walk:
         )
 
     def _signal(self, index: int) -> Signal:
-        """The signal after a call, with its share if an addition was reached."""
+        """Returns the signal after a call, with its share if an addition was reached."""
         signal, share = self._signals[index], self._shares.get(index)
         return signal if share is None else replace(signal, variance=signal.variance * share)
 
@@ -228,16 +229,19 @@ class _Walk:
         return after, profile
 
     def _into_layer(self, layer: Layer) -> Signal:
-        """The signal that feeds a layer, with notes where it is in doubt."""
+        """Returns the signal that feeds a layer, with notes if it is doubtful."""
         signal = self._signal(layer.fed)
         if self._method.reads_moments:
-            by_tangents, doubts = self._method.reads_tangents, (SCALELESS_NOTE, *signal.doubts)[:4]
-            if by_tangents and _is_astray(signal, signal.factor):
-                signal = replace(signal, factor=1.0, doubts=doubts)
-            if _is_astray(signal, signal.second):
-                factor = signal.factor if by_tangents else 1.0
+            doubts = (SCALELESS_NOTE, *signal.doubts)[:4]
+            is_first_order = self._method.is_first_order
+            if is_first_order and _is_astray(signal, signal.first_order):
+                signal = replace(signal, first_order=1.0, doubts=doubts)
+            is_huge = is_first_order and not average(signal.second) < HUGE
+            if is_huge or (not is_first_order and _is_astray(signal, signal.second)):
+                moment = signal.first_order if is_first_order else 1.0
+                sources, channels = signal.sources, signal.channels
                 signal = Signal(
-                    factor=factor, sources=signal.sources, channels=signal.channels, doubts=doubts
+                    first_order=moment, sources=sources, channels=channels, doubts=doubts
                 )
         if not self._knows_shapes and is_small(layer, self._steps[layer.fed]):
             signal = doubted(signal, PADDING_NOTE)
@@ -254,20 +258,20 @@ class _Walk:
         is_delta: bool,
         is_trained: bool,
     ) -> Plan:
-        """The plan for the weight of a layer, at its first use."""
+        """Returns the plan for the weight of a layer at its first use."""
         key, method = self._keys[index], self._method
         assert key is not None
-        fan = None if method.keeps_weights else method.fan(layer.fan_in, layer.fan_out)
+        fan = method.fan(layer.fan_in, layer.fan_out) if method.has_rule else None
         std: Value
-        if method.keeps_weights:
+        if not method.has_rule:
             std, bias_variance = deviation(self._weights.again(layer.weight)), 0.0
         else:
-            second = signal.factor if method.reads_tangents else signal.second
+            moment = signal.first_order if method.is_first_order else signal.second
             incoming = Incoming(
                 fan=layer.fan_in if fan is None else fan,
                 fan_in=layer.fan_in,
                 fan_out=layer.fan_out,
-                second=by_group(layer, second),
+                moment=by_group(layer, moment),
                 signal=signal,
                 reached=reached,
                 can_shift=method.sets_biases and self._can_shift(index, layer, signal),
@@ -293,7 +297,7 @@ class _Walk:
         )
         if not found.is_trained:
             return found
-        if method.reads_tangents and self._knows_shapes:
+        if method.is_first_order and self._knows_shapes:
             _, variance = after_random(layer, signal, reached, found.std)
             if average(variance) > LARGEST:
                 std = found.std * math.sqrt(TARGET / average(variance))
@@ -301,7 +305,7 @@ class _Walk:
         return self._settled(found)
 
     def _can_shift(self, index: int, layer: Layer, signal: Signal) -> bool:
-        """Whether biases may make up for variance that the weight doesn't give."""
+        """Returns whether biases may make up for variance that the weight doesn't give."""
         bias = layer.bias
         can_shift = bias is not None and bias.requires_grad and bias.dim() == 1
         if signal.before is None or not can_shift or index == self._last:
@@ -310,13 +314,13 @@ class _Walk:
         return not (is_shared or ends_in_norm(index, self._calls, self._consumers))
 
     def _may_share(self, index: int) -> bool:
-        """Whether a layer may be scaled for an addition that its output ends in."""
-        by_moments = self._method.reads_moments and not self._method.reads_tangents
+        """Returns whether a layer may be scaled for an addition that its output ends in."""
+        by_moments = self._method.reads_moments and not self._method.is_first_order
         return by_moments and self._uses[self._keys[index]] == 1 and index != self._last
 
     def _settled(self, found: Plan) -> Plan:
-        """Finds out whether and how the weight can be set as planned."""
-        if not self._method.keeps_weights:
+        """Determines whether and how the weight can be set as planned."""
+        if self._method.has_rule:
             found = _limited(found)
         if self._stays_zero(found):
             found = replace(found, left=ZERO_NOTE)
@@ -335,7 +339,7 @@ class _Walk:
         return self._weights.is_part(found.weight) and is_zero(found.weight)
 
     def _settled_computed(self, found: Plan) -> Plan:
-        """Finds out how the weight follows from its parameters, or whether it can't."""
+        """Determines how the parameters of a computed weight can be set, if they can."""
         weights, std = self._weights, average(found.std)
         if weights.can_write(found.weight, std):
             return replace(found, is_inverted=True)
@@ -345,7 +349,7 @@ class _Walk:
         found = replace(found, is_fixed=is_fixed)
         if weights.parametrized(found.name) is None:
             return _noted(found, SCALE_NOTE) if is_fixed else found
-        if is_fixed or self._method.keeps_weights:
+        if is_fixed or not self._method.has_rule:
             return replace(found, left=STATE_NOTE)
         if not weights.takes_noise(found.name, std):
             return replace(found, left=NOISE_NOTE)
@@ -368,16 +372,16 @@ class _Walk:
             call=call,
             signals=signals,
             shapes=self._shapes,
-            factor=self._method.tangents,
+            first_order=self._method.first_order,
         )
         signal = propagate(step)
         weight = embedding_weight(call) if self._embedded else None
         name = None if weight is None else self._weights.name(weight)
         if name is not None and name in self._embedded:
             second = self._embedded[name] ** 2
-            signal = replace(signal, mean=0.0, variance=second, factor=second)
+            signal = replace(signal, mean=0.0, variance=second, first_order=second)
         if self._zeros is not None and f"{call.name}.weight" in self._zeros:  # of a norm
-            signal = replace(signal, mean=0.0, variance=0.0, factor=0.0)
+            signal = replace(signal, mean=0.0, variance=0.0, first_order=0.0)
         if self._is_hooked(call):
             signal = doubted(signal, changed_note(call.name))
         if not self._knows_shapes and pads_small(call, self._step(call)):
@@ -387,12 +391,12 @@ class _Walk:
     def _share_sum(self, call: Call) -> None:
         """Shares the target variance among the layers that end in an addition.
 
-        What the other addends leave of the target goes to these layers in equal parts. Identity
-        shortcuts leave nothing: then each addition may add 1 / additions of the target, and no
-        chain of them ends above twice the target.
+        What the other addends leave of the target is divided equally among these layers. Identity
+        shortcuts leave nothing; each addition may then add 1 / additions of the target, so that no
+        chain of them exceeds twice the target.
         """
         addends = {index: self._signal(index) for index in call.fed_by}
-        # A weight that was used again already has an effect elsewhere.
+        # A weight that has been reused already has an effect elsewhere.
         free = {
             index: key
             for index, signal in addends.items()
@@ -405,7 +409,7 @@ class _Walk:
         taken = sum(average(addends[index].variance) for index in call.fed_by if index not in free)
         share = max(TARGET - taken, TARGET / self._additions) / len(free) / TARGET
         for index, key in free.items():
-            # What one weight adds again and again adds up in its amplitude.
+            # The repeated contributions of one weight add up in amplitude, not in variance.
             own = share / self._all_uses[key]
             found = self._plans[key]
             self._plans[key] = replace(
@@ -422,7 +426,7 @@ class _Walk:
             if found.key not in self._plans:
                 self._plans[found.key] = self._settled(found) if found.is_trained else found
 
-    # What is known of the whole model
+    # What is known about the whole model
 
     def _mark_ends(self) -> None:
         """Finds the weights that end in a norm wherever they are used."""
@@ -437,7 +441,7 @@ class _Walk:
                 self._plans[key] = replace(found, ends_in_norm=True)
 
     def _is_hooked(self, call: Call) -> bool:
-        """Whether a hook, which torch.fx doesn't show, may change what a module returns."""
+        """Returns whether a hook, which torch.fx doesn't show, may change a module's output."""
         module = call.target
         if self._knows_shapes or not isinstance(module, nn.Module):
             return False
@@ -449,12 +453,12 @@ class _Walk:
 
 
 def _noted(found: Plan, note: Note) -> Plan:
-    """The plan with a note, once."""
+    """Adds a note to the plan unless it has it."""
     return found if note in found.doubts else replace(found, doubts=(*found.doubts, note))
 
 
 def _limited(found: Plan) -> Plan:
-    """The plan with a standard deviation in the range of the weight's type."""
+    """Keeps the standard deviation of a plan in the range of the weight's type."""
     low, high = limits(found.weight.dtype)
     kept: Value
     if isinstance(found.std, Tensor):
@@ -479,7 +483,7 @@ def _check_finite(found: Plan) -> None:
 
 
 def _is_astray(signal: Signal, value: Value) -> bool:
-    """Whether a mean square that was predicted, with doubts, is too far from one to be believed."""
+    """Returns whether a predicted mean square is infinite, or doubtful and far from one."""
     square = average(value)
     is_far = square != 0 and not 1 / SCALELESS < square < SCALELESS
     return square == math.inf or (bool(signal.doubts) and is_far)
@@ -493,7 +497,7 @@ def _is_off(variance: float, predicted: float | None) -> bool:
 def _embedded_stds(
     calls: Sequence[Call], weights: Weights, plans: Sequence[Plan]
 ) -> Mapping[str, float]:
-    """Deviations of planned weights that are also embeddings, where they will change."""
+    """Returns the new deviations of planned weights that are also embeddings, if they change."""
     embeddings = [weight for call in calls if (weight := embedding_weight(call)) is not None]
     if not embeddings:
         return {}

@@ -1,4 +1,4 @@
-"""What an initialization did to each weight."""
+"""Reports what an initialization did to each weight."""
 
 from __future__ import annotations
 
@@ -21,67 +21,67 @@ from mpelu.init.signal import Note, Source
 WIDTH = 100
 """Columns of a printed report."""
 MOST, FIRST, LAST = 32, 20, 6
-"""A longer table is printed by its first and last rows."""
+"""Most rows printed in full, and numbers of the first and last rows shown of a longer table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitializedWeight:
-    """One weight."""
+    """One weight, and what was done to it."""
 
     layer: str
     """Path of the weight in the model."""
     part: str = ""
-    """The part of the weight that the layer takes, such as "q", "k" or "v" of an attention's."""
+    """Part of the weight that the layer takes, such as "q", "k" or "v" of attention."""
     rule: str
-    """The method and mode; behind them "balanced" if the weight was scaled by its gradient, and
-    "measured" if it was scaled by measurement. "frozen", or "left unchanged"."""
+    """Method and mode, followed by "balanced" if the weight was scaled by its gradient and by
+    "measured" if it was scaled by measurement; otherwise "frozen" or "left unchanged"."""
     scaled: tuple[str, ...] = ()
-    """Those of the two words that apply."""
+    """Which of the words "balanced" and "measured" apply."""
     state: str = "set"
     """"set", "left" or "frozen"."""
     feed: str = ""
-    """The activation that feeds the layer, several joined by +, or "input"."""
+    """Activation that feeds the layer, or several joined by +, or "input"."""
     kinds: tuple[str, ...] = ()
-    """The activations without their paths, each once."""
+    """Activations without their paths, each once."""
     alpha: float | list[float] | None = None
     """alpha of the activation: a number, or one for each channel where they differ."""
     beta: float | list[float] | None = None
     fan: float | None = None
     """n in the rule."""
     std: float
-    """Standard deviation of the weights, over all groups where these differ."""
+    """Standard deviation of the weights, over all groups if they differ."""
     predicted: float | None = None
     """Variance of the layer's output, as predicted by following the moments of the signal."""
     measured: float | None = None
     """Variance of the layer's output on the inputs. With one or two outputs it is the mean square,
     and so is `predicted`, since weights have mean zero."""
     gradient: float | None = None
-    """Predicted variance of the gradient at the layer's output, relative to the last call's.
+    """Predicted variance of the gradient at the layer's output, relative to the last call's. Only
     "critical", "deep" and shapes by depth predict this and the next two."""
     chi: float | None = None
-    """Factor of the gradient's variance over the layer and the activation before it."""
+    """Change of the gradient's variance, as a factor, over the layer and the activation before."""
     correlation: float | None = None
     """Correlation of two unrelated inputs at the layer's output."""
     notes: tuple[Note, ...] = ()
-    """What was assumed, or why the weight was left unchanged."""
+    """Assumptions, or the reason why the weight was left unchanged."""
 
     @property
     def note(self) -> str:
-        """The notes in one line."""
+        """Notes in one line."""
         return "; ".join(note.text for note in self.notes)
 
     @property
     def name(self) -> str:
-        """The path, with the part."""
+        """Path, with the part if there is one."""
         return f"{self.layer} ({self.part})" if self.part else self.layer
 
 
 @dataclass(frozen=True)
 class Initialization:
-    """Rows in the order of the forward pass, then the weights that are not in it.
+    """Report with rows in the order of the forward pass, then for the weights that aren't in it.
 
-    Printed, it sums up: a note that several weights share is given once, and of a long table the
-    first and the last rows. `details` has everything.
+    Printing it gives a summary: a note that several weights share appears once, and a long table is
+    cut to its first and last rows. `details` has everything.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), mpelu.MPELU(), torch.nn.Linear(8, 2))
@@ -92,18 +92,18 @@ class Initialization:
 
     rows: tuple[InitializedWeight, ...]
     correlation: float | None = None
-    """C_f(0): the largest correlation that two unrelated inputs have anywhere in the network."""
+    """C_f(0), the largest correlation that two unrelated inputs have anywhere in the network."""
     rule: str = ""
-    """The method and mode of all weights that were set."""
+    """Method and mode of all weights that were set."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain numbers, strings and lists."""
+        """Returns the report as plain numbers, strings and lists."""
         rows = [{**asdict(row), "note": row.note} for row in self.rows]
         return {"rows": rows, "correlation": self.correlation, "rule": self.rule}
 
     def details(self) -> str:
-        """All rows, each followed by its notes."""
-        lines = _table(self.rows)
+        """Formats all rows, each followed by its notes."""
+        lines = _table(self.rows) if self.rows else []
         found = [*self._summary(), *lines[:1]]
         for row, line in zip(self.rows, lines[1:], strict=True):
             found.append(line)
@@ -114,14 +114,14 @@ class Initialization:
     def __str__(self) -> str:
         # Weights outside of the forward pass have nothing to show but their notes.
         shown = [row for row in self.rows if row.state == "set" or row.predicted is not None]
-        lines = _table(shown)
+        lines = _table(shown) if shown else []
         is_short = len(shown) <= MOST
         if not is_short:
             lines = [*lines[: FIRST + 1], "...", *lines[-LAST:]]
         notes = self._notes()
         is_whole = is_short and len(shown) == len(self.rows) and not notes
         more = [] if is_whole else [f"report.details() has all {len(self.rows)} rows and notes"]
-        return "\n".join([*self._summary(), *(lines if shown else []), *notes, *more])
+        return "\n".join([*self._summary(), *lines, *notes, *more])
 
     def _summary(self) -> list[str]:
         done = [row for row in self.rows if row.state == "set"]
@@ -139,7 +139,7 @@ class Initialization:
         return textwrap.wrap(line, WIDTH, subsequent_indent="    ")
 
     def _notes(self) -> list[str]:
-        """Each note once, with the weights that have it."""
+        """Formats each note once, with the weights that have it."""
         texts: dict[str, list[tuple[str, str]]] = {}
         for row in self.rows:
             for note in dict.fromkeys(row.notes):
@@ -176,15 +176,15 @@ def rows_of(
     outcomes: Mapping[Key, Measured],
     zeros: Collection[str] = (),
 ) -> tuple[InitializedWeight, ...]:
-    """A row for each plan, and for each weight of two or more dimensions without one.
+    """Returns a row for each plan, and for each weight of two or more dimensions without one.
 
     Args:
-        model: the model that was initialized.
+        model: model that was initialized.
         parameters: parameters of the model, by path.
-        weights: which calls used a parameter.
-        plans: what was planned, in order.
+        weights: weights of the model, with the calls that used them.
+        plans: plans for the weights, in order.
         rule: method and mode.
-        outcomes: what was measured of the weights.
+        outcomes: measurements of the weights.
         zeros: paths of weights that stayed zero.
     """
     places: dict[str, list[int]] = {}
@@ -253,7 +253,7 @@ def _row(
 
 
 def _part(model: nn.Module, plan: Plan, places: Sequence[int]) -> str:
-    """Which part of its parameter a plan is for, of those that begin at these places."""
+    """Names the part of its parameter that a plan is for; parts begin at these places."""
     if len(places) < 2:
         return ""
     place = places.index(plan.key[1])
@@ -269,7 +269,7 @@ def _std(plan: Plan) -> float:
 
 
 def _notes(plan: Plan, outcome: Measured) -> tuple[Note, ...]:
-    """Doubts about a prediction count only as long as nothing was measured."""
+    """Returns the notes on a weight, without the doubts that a measurement has settled."""
     if plan.left is not None:
         return (plan.left,)
     doubts = tuple(dict.fromkeys((*plan.doubts, *outcome.notes)))
@@ -291,7 +291,7 @@ def _reason_left(model: nn.Module, name: str, used: Mapping[str, str]) -> Note:
     if _is_scripted(model, name):
         return Note("inside a scripted module, which can't be looked into; left unchanged")
     if not used:  # torch.fx shows which functions are called, not what computes their weights
-        return Note("torch.fx shows no layer that uses it; left unchanged (inputs may show one)")
+        return Note("torch.fx shows no layer that uses it; left unchanged (inputs may reveal one)")
     if name not in used:
         return Note("not used in the forward pass; left unchanged")
     said = "but not as the weight of a layer that the input feeds; left unchanged"
@@ -299,7 +299,7 @@ def _reason_left(model: nn.Module, name: str, used: Mapping[str, str]) -> Note:
 
 
 def _is_scripted(model: nn.Module, name: str) -> bool:
-    """Whether a module on the way to a parameter is scripted."""
+    """Returns whether a module on the path to a parameter is scripted."""
     parts = name.split(".")[:-1]
     paths = [".".join(parts[:count]) for count in range(len(parts) + 1)]
     return any(isinstance(model.get_submodule(path), torch.jit.ScriptModule) for path in paths)
@@ -316,7 +316,7 @@ def _kind(source: Source) -> str:
 
 
 def _named(sources: Sequence[Source], name: Callable[[Source], str]) -> tuple[str, ...]:
-    """Each name once. Steps of a computation are named only where there is nothing else."""
+    """Returns each name once; steps of a computation are named only if there is nothing else."""
     known = [name(source) for source in sources if not source.is_operation]
     steps = [name(source) for source in sources if source.is_operation]
     names = [*known, *["other"] * bool(steps)] if known else steps
@@ -336,8 +336,8 @@ def _number(value: float | list[float] | None) -> str:
 
 
 def _table(rows: Sequence[InitializedWeight]) -> list[str]:
-    """A header and a line for each row, none wider than `WIDTH`; columns without values are left
-    out.
+    """Formats a header and a line for each row, none wider than `WIDTH`, leaving out columns
+    without values.
     """
     columns = {
         "layer": [row.name for row in rows],
@@ -377,7 +377,7 @@ def _table(rows: Sequence[InitializedWeight]) -> list[str]:
 
 _TEXTS = ("layer", "fed by", "set by")
 _FED, _PATH = 24, 24
-"""Columns for what feeds a layer at most, and for its path at least."""
+"""Maximum width of what feeds a layer, and minimum width of its path."""
 
 
 def _set_by(row: InitializedWeight) -> str:
@@ -387,7 +387,7 @@ def _set_by(row: InitializedWeight) -> str:
 
 
 def _shortened(text: str, width: int) -> str:
-    """Without its middle if it is too long."""
+    """Cuts out the middle of a text that is too long."""
     if len(text) <= width:
         return text
     kept = width - 3

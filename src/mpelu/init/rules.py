@@ -1,4 +1,4 @@
-"""The two rules that torch.nn.init doesn't have, for one weight: in place and without gradients."""
+"""Two rules that torch.nn.init lacks; they fill one weight in place, without gradients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mpelu.init.methods import MODES, fan_of, fill_
 
 
 def _check_weight(caller: str, tensor: Tensor, groups: int) -> None:
-    """Raises unless the tensor is a weight that can be filled."""
+    """Raises an error unless the tensor is a weight that can be filled."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{caller}: expected a tensor, got {type(tensor).__name__}")
     if is_lazy(tensor):
-        raise ValueError(f"{caller}: expected a weight with a shape, got a lazy one; run it once")
+        raise ValueError(f"{caller}: the weight is lazy and has no shape yet; run the model once")
     if not tensor.is_floating_point():
         raise TypeError(f"{caller}: expected a floating point tensor, got {tensor.dtype}")
     if tensor.dim() < 2:
@@ -29,7 +29,7 @@ def _check_weight(caller: str, tensor: Tensor, groups: int) -> None:
     if tensor.numel() == 0:
         raise ValueError(f"{caller}: expected a weight with elements, got {list(tensor.shape)}")
     if tensor.is_meta:
-        raise ValueError(f"{caller}: expected a tensor with memory, got one on the meta device")
+        raise ValueError(f"{caller}: the weight is on the meta device and has no memory")
     if not isinstance(groups, int) or groups < 1 or tensor.size(0) % groups:
         raise ValueError(f"{caller}: expected groups to divide {tensor.size(0)}, got {groups!r}")
 
@@ -47,10 +47,10 @@ def _fill(
     groups: int,
     transposed: bool,
 ) -> Tensor:
-    """Fills with Var(w) = 1 / (n second(alpha, beta)), which is E[x^2] of the layer's input."""
+    """Fills with Var(w) = 1 / (n s), where s = second(alpha, beta) is E[x^2] of the input."""
     _check_weight(caller, tensor, groups)
     if mode not in MODES:
-        raise ValueError(f"{caller}: expected a mode of {list(MODES)}, got {mode!r}")
+        raise ValueError(f"{caller}: expected one of {list(MODES)}, got mode {mode!r}")
     alphas, betas, variances = to_float64(alpha), to_float64(beta), to_float64(variance)
     check_parameters(caller, alphas, betas, variances)
     if not variance > 0:
@@ -58,7 +58,7 @@ def _fill(
     factor = second(alphas, betas).detach().cpu()
     root = math.sqrt(fan_of(mode, *fans(tensor, groups, transposed)))
     if factor.numel() == 1:
-        # The order of operations of torch.nn.init, so that equal generators give equal weights.
+        # In the order of operations of torch.nn.init, so that equal generators give equal weights.
         return fill_(tensor, math.sqrt(1 / factor.item()) / root, generator)
     channels = tensor.size(0) if transposed else tensor.size(1) * groups
     if factor.numel() != channels:
@@ -80,14 +80,14 @@ def taylor_normal_(
     groups: int = 1,
     transposed: bool = False,
 ) -> Tensor:
-    """Fills with N(0, 2 / (n (1 + alpha^2 beta^2))), the paper's rule for ELU and MPELU.
+    """Fills a weight with N(0, 2 / (n (1 + alpha^2 beta^2))), the paper's rule for ELU and MPELU.
 
     Args:
-        tensor: weight of a linear or convolutional layer, at least two dimensions.
+        tensor: weight of a linear or convolutional layer, with at least two dimensions.
         alpha: alpha of the activation before the layer; a number, or one for each input channel,
             over which 1 + alpha^2 beta^2 is then averaged.
-        beta: as alpha; positive.
-        mode: n is "fan_in", "fan_out" or their "average".
+        beta: like alpha, positive.
+        mode: "fan_in", "fan_out" or their "average", used as n.
         generator: random number generator to draw from.
         groups: number of groups of the convolution.
         transposed: whether the convolution is transposed (input channels in dimension 0).
@@ -124,17 +124,17 @@ def exact_normal_(
     groups: int = 1,
     transposed: bool = False,
 ) -> Tensor:
-    """Fills with N(0, variance / (n E[f^2])), f being the MPELU of N(0, variance).
+    """Fills a weight with N(0, variance / (n E[f^2])), where f is the MPELU of N(0, variance).
 
-    The exact form of what `taylor_normal_` takes to first order: the output of the layer has the
-    variance that the input of the activation had.
+    This is exact where `taylor_normal_` is first order: the layer's output has the same variance
+    as the activation's input.
 
     Args:
-        tensor: weight of a linear or convolutional layer, at least two dimensions.
+        tensor: weight of a linear or convolutional layer, with at least two dimensions.
         alpha: alpha of the activation before the layer; a number or one for each input channel.
-        beta: as alpha; positive.
-        mode: n is "fan_in", "fan_out" or their "average".
-        variance: before the activation, and after the layer; positive.
+        beta: like alpha, positive.
+        mode: "fan_in", "fan_out" or their "average", used as n.
+        variance: variance before the activation and after the layer; positive.
         generator: random number generator to draw from.
         groups: number of groups of the convolution.
         transposed: whether the convolution is transposed (input channels in dimension 0).

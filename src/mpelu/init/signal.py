@@ -1,7 +1,7 @@
 """Mean and variance of what flows between the calls of a model, and how they combine.
 
-A number that is the same for all channels is a plain float: most are, and the walk through a deep
-network is several times as fast as with tensors of one element.
+A number that is the same for all channels is a plain float. Most are, and walking through a deep
+network is several times as fast as with one-element tensors.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mpelu.elementwise import (
 from mpelu.graph import Call
 
 NEGLIGIBLE = 30.0
-"""First-order rules ignore an addend whose second moment is smaller than the other's by this."""
+"""Factor between second moments beyond which first-order rules ignore the smaller addend."""
 UNSTABLE = 3.0
-"""A prediction is doubted where activations multiply a relative error in the variance by this."""
+"""Growth of a relative error in the variance beyond which a prediction is doubtful."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Note:
 
     text: str
     group: str = ""
-    """What a summary says for all notes of the kind, if their texts differ."""
+    """Text for all notes of the kind in a summary, if their own texts differ."""
     lasts: bool = False
-    """Whether it still holds where a measurement on one batch agrees with the prediction."""
+    """Whether it still holds if a measurement on one batch agrees with the prediction."""
 
 
 UNSTABLE_NOTE = Note(
@@ -53,28 +53,28 @@ class Source:
     name: str
     activation: ElementwiseFunction
     is_operation: bool = False
-    """Whether it is a step of a computation, and neither an activation nor a layer."""
+    """Whether it is a step of a computation, neither an activation nor a layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signal:
-    """Moments of a tensor; without arguments, those of a standard normal variable."""
+    """Moments of a tensor; the defaults describe a standard normal variable."""
 
     mean: Value = 0.0
     variance: Value = 1.0
-    factor: Value = 1.0
-    """What a first-order rule takes for the second moment."""
+    first_order: Value = 1.0
+    """Second moment according to a first-order rule."""
     sources: tuple[Source, ...] = ()
     channels: int | None = None
     before: tuple[ElementwiseFunction, Value, Value] | None = None
-    """For the output of an activation: the activation, and the mean and variance of its input."""
+    """Activation whose output this is, if any, with the mean and variance of its input."""
     layer: int | None = None
-    """Index of the call of the layer whose output this is, up to operations that keep it."""
+    """Index of the call to the layer whose output this is, apart from operations that keep it."""
     doubts: tuple[Note, ...] = ()
-    """What was assumed on the way since the last norm."""
+    """Assumptions made since the last norm."""
     growth: float = 1.0
-    """By how much a relative error in the variance has grown since the last norm; below zero for an
-    inverse, which a norm written by hand multiplies by, so that the two cancel."""
+    """Factor by which a relative error in the variance has grown since the last norm; negative for
+    an inverse, which a hand-written norm multiplies by, so that the two cancel."""
 
     @property
     def second(self) -> Value:
@@ -87,20 +87,20 @@ class Signal:
             return 1.0
         activation, mean, variance = self.before
         if not isinstance(variance, Tensor):
-            variance = round(variance, 9) or variance  # layers of a shape share a calculation
+            variance = round(variance, 9) or variance  # layers of one shape share a calculation
         return average(activation.squared_slope(mean, variance))
 
     @property
     def overall_variance(self) -> float:
-        """Over all channels together."""
+        """Variance over all channels together."""
         return average(self.second) - average(self.mean) ** 2
 
 
-Factor = Callable[[ElementwiseFunction], Value]
+FirstOrder = Callable[[ElementwiseFunction], Value]
 
 
 def input_signal(call: Call) -> Signal:
-    """Moments of an example input by channel; a standard normal variable if there is none."""
+    """Returns the moments of an example input by channel; without one, standard normal moments."""
     sources = (Source("input", LINEAR),)
     values = call.args[0] if call.args else None
     if not isinstance(values, Tensor) or not values.is_floating_point() or not _has_values(values):
@@ -119,7 +119,7 @@ def input_signal(call: Call) -> Signal:
 
 
 def constant_signal(value: float | Tensor) -> Signal:
-    """A number, one for each channel, or a tensor of any shape taken by its moments."""
+    """Represents a number, one number per channel, or the moments of a tensor of any shape."""
     if isinstance(value, Tensor):
         if not _has_values(value) or value.numel() == 0 or value.is_complex():
             return Signal()
@@ -127,53 +127,55 @@ def constant_signal(value: float | Tensor) -> Signal:
         values = torch.where(values.isfinite(), values, 0.0)  # masks have infinities
         if sum(size > 1 for size in values.shape) > 1:
             mean, variance = values.mean().item(), values.var(correction=0).item()
-            return Signal(mean=mean, variance=variance, factor=variance + mean**2)
+            return Signal(mean=mean, variance=variance, first_order=variance + mean**2)
         number = as_value(values)
         channels = values.numel() if values.numel() > 1 else None
-        return Signal(mean=number, variance=0.0, factor=number**2, channels=channels)
+        return Signal(mean=number, variance=0.0, first_order=number**2, channels=channels)
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):  # part of a shape that is put together
+    except (TypeError, ValueError, OverflowError):  # part of a shape under construction
         return Signal()
-    return Signal(mean=number, variance=0.0, factor=number**2)
+    return Signal(mean=number, variance=0.0, first_order=number**2)
 
 
 def unknown_signal(call: Call, inputs: Sequence[Signal] = ()) -> Signal:
-    """Unit variance, for want of anything better."""
+    """Assumes unit variance, for want of anything better."""
     doubt = Note(
-        f"fed by {call.name}, which has no rule; taken as of unit variance",
-        "fed by operations without a rule; taken as of unit variance",
+        f"fed by {call.name}, which has no rule; unit variance was assumed",
+        "fed by operations without a rule; unit variance was assumed",
     )
     doubts = _all_doubts([*inputs, Signal(doubts=(doubt,))])
     return Signal(sources=(Source(call.name, LINEAR, is_operation=True),), doubts=doubts)
 
 
 def doubted(signal: Signal, doubt: Note) -> Signal:
-    """The signal, with a note on every weight it feeds until a norm."""
+    """Adds a note for every weight that the signal feeds before the next norm."""
     return signal if doubt in signal.doubts else replace(signal, doubts=(*signal.doubts, doubt)[:4])
 
 
 def mixed(signal: Signal) -> Signal:
-    """The signal with its channels in an unknown order."""
+    """Returns the signal with its channels in an unknown order."""
     if not isinstance(signal.variance, Tensor) and not isinstance(signal.mean, Tensor):
         return replace(signal, channels=None, before=None, layer=None)
     return Signal(
         mean=average(signal.mean),
         variance=signal.overall_variance,
-        factor=average(signal.factor),
+        first_order=average(signal.first_order),
         sources=signal.sources,
         doubts=signal.doubts,
         growth=signal.growth,
     )
 
 
-def activated(signal: Signal, name: str, activation: ElementwiseFunction, factor: Factor) -> Signal:
-    """The signal after an activation."""
+def activated(
+    signal: Signal, name: str, activation: ElementwiseFunction, first_order: FirstOrder
+) -> Signal:
+    """Returns the signal after an activation."""
     if activation is LINEAR:
         return signal
     if activation.affine is not None:
         scale, shift = (
-            Signal(mean=value, variance=0.0, factor=value**2) for value in activation.affine
+            Signal(mean=value, variance=0.0, first_order=value**2) for value in activation.affine
         )
         return added(multiplied(signal, scale), shift)
     mean, variance = signal.mean, signal.variance
@@ -181,11 +183,11 @@ def activated(signal: Signal, name: str, activation: ElementwiseFunction, factor
         mean, variance = fit(mean, activation.channels), fit(variance, activation.channels)
     first, variance_after = _spread(activation, mean, variance)
     growth = signal.growth * activation.sensitivity(average(variance))
-    by_rule = factor(activation)
+    by_rule = first_order(activation)
     after = Signal(
         mean=first,
         variance=variance_after,
-        factor=by_rule if math.isfinite(average(by_rule)) else variance_after + first * first,
+        first_order=by_rule if math.isfinite(average(by_rule)) else variance_after + first * first,
         sources=(Source(name, activation),),
         channels=signal.channels,
         before=(activation, mean, variance),
@@ -200,30 +202,30 @@ def activated(signal: Signal, name: str, activation: ElementwiseFunction, factor
 def _spread(
     activation: ElementwiseFunction, mean: Value, variance: Value, maximum_of: int = 1
 ) -> tuple[Value, Value]:
-    """Mean and variance after an activation."""
+    """Returns the mean and variance after an activation."""
     first, second = activation.moments(mean, variance, maximum_of=maximum_of)
     spread = second - first * first
     return first, spread.clamp(min=0) if isinstance(spread, Tensor) else max(0.0, spread)
 
 
 def added(one: Signal, other: Signal, sign: int = 1) -> Signal:
-    """The sum or difference of independent signals.
+    """Returns the sum or difference of independent signals.
 
-    The factor is the mean of theirs, or the larger addend's if the other has a learned scale so
-    small that it contributes next to nothing.
+    Its first-order moment is the mean of theirs, or the larger addend's if the other contributes
+    next to nothing, as with a small learned scale.
     """
     one, other = _of_one_size([one, other])
     second, other_second = average(one.second), average(other.second)
     if not one.sources or not other.sources:
-        factor = other.factor if not one.sources else one.factor
+        moment = other.first_order if not one.sources else one.first_order
     elif max(second, other_second) > NEGLIGIBLE * min(second, other_second):
-        factor = one.factor if second > other_second else other.factor
+        moment = one.first_order if second > other_second else other.first_order
     else:
-        factor = (one.factor + other.factor) / 2
+        moment = (one.first_order + other.first_order) / 2
     return Signal(
         mean=one.mean + sign * other.mean,
         variance=one.variance + other.variance,
-        factor=factor,
+        first_order=moment,
         sources=_merged([one, other]),
         channels=one.channels or other.channels,
         doubts=_all_doubts([one, other]),
@@ -232,16 +234,16 @@ def added(one: Signal, other: Signal, sign: int = 1) -> Signal:
 
 
 def multiplied(one: Signal, other: Signal) -> Signal:
-    """The product of independent signals."""
+    """Returns the product of independent signals."""
     one, other = _of_one_size([one, other])
     mean = one.mean * other.mean
-    # Where both depend on the input, relative errors in their variances add up.
+    # If both depend on the input, relative errors in their variances add up.
     growths = one.growth, other.growth
     both_depend = bool(one.sources and other.sources)
     return Signal(
         mean=mean,
         variance=one.second * other.second - mean**2,
-        factor=one.factor * other.factor,
+        first_order=one.first_order * other.first_order,
         sources=_merged([one, other]),
         channels=one.channels or other.channels,
         doubts=_all_doubts([one, other]),
@@ -250,13 +252,13 @@ def multiplied(one: Signal, other: Signal) -> Signal:
 
 
 def contracted(one: Signal, other: Signal, count: int) -> Signal:
-    """Sums of `count` products of independent signals, such as the entries of a matrix product."""
+    """Sums `count` products of independent signals, as in the entries of a matrix product."""
     product = multiplied(mixed(one), mixed(other))
     return replace(product, mean=count * product.mean, variance=count * product.variance)
 
 
 def concatenated(signals: Sequence[Signal], along_channels: bool) -> Signal:
-    """Along the channels where their numbers are known, else the mean over all."""
+    """Concatenates along the channels if their numbers are known; otherwise averages moments."""
     joined = Signal(
         sources=_merged(signals),
         doubts=_all_doubts(signals),
@@ -267,21 +269,21 @@ def concatenated(signals: Sequence[Signal], along_channels: bool) -> Signal:
         count = len(signals)
         mean = sum(average(signal.mean) for signal in signals) / count
         second = sum(average(signal.second) for signal in signals) / count
-        factor = sum(average(signal.factor) for signal in signals) / count
-        return replace(joined, mean=mean, variance=second - mean**2, factor=factor)
-    means, variances, factors = (
+        moment = sum(average(signal.first_order) for signal in signals) / count
+        return replace(joined, mean=mean, variance=second - mean**2, first_order=moment)
+    means, variances, moments = (
         torch.cat([fit(value, size) for value, size in zip(values, known, strict=True)])
         for values in (
             [signal.mean for signal in signals],
             [signal.variance for signal in signals],
-            [signal.factor for signal in signals],
+            [signal.first_order for signal in signals],
         )
     )
-    return replace(joined, mean=means, variance=variances, factor=factors, channels=sum(known))
+    return replace(joined, mean=means, variance=variances, first_order=moments, channels=sum(known))
 
 
 def pooled(signal: Signal, kind: str, count: int) -> Signal:
-    """After "avg" or "max" over `count` values, taken as independent of each other."""
+    """Returns the signal after "avg" or "max" over `count` values, assumed to be independent."""
     if count == 1:
         return signal
     if kind == "avg":
@@ -292,7 +294,7 @@ def pooled(signal: Signal, kind: str, count: int) -> Signal:
 
 
 def _merged(signals: Sequence[Signal]) -> tuple[Source, ...]:
-    # More than a few names help nobody, and long chains of additions would collect thousands.
+    # A few names are enough; long chains of additions would collect thousands.
     sources = {source.name: source for signal in signals for source in signal.sources}
     return tuple(sources.values())[:4]
 
@@ -307,13 +309,13 @@ def _of_one_size(signals: Sequence[Signal]) -> list[Signal]:
     sizes = {
         size_of(value)
         for signal in signals
-        for value in (signal.mean, signal.variance, signal.factor)
+        for value in (signal.mean, signal.variance, signal.first_order)
     }
     return [*signals] if len(sizes - {1}) < 2 else [mixed(signal) for signal in signals]
 
 
 def _has_values(tensor: Tensor) -> bool:
-    """Whether its numbers can be read: not on the meta device, nor fake, nor inside vmap."""
+    """Returns whether a tensor can be read: it isn't on the meta device, fake or inside vmap."""
     return not (
         tensor.is_meta
         or isinstance(tensor, torch._subclasses.FakeTensor)

@@ -1,4 +1,4 @@
-"""How the operator runs: plain torch operations everywhere, fused kernels on CPUs and GPUs."""
+"""Implementations of the operator: plain torch operations, and fused kernels for CPUs and GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpelu.kernels import gpu, native, registry
 
 
 class Backend(NamedTuple):
-    """What computes MPELU, and why."""
+    """Implementation that computes MPELU, and the reason for it."""
 
     name: str
     instructions: str
@@ -22,10 +22,10 @@ class Backend(NamedTuple):
 
 
 def backend(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Backend:
-    """Which implementation serves eager tensors of a device and dtype, and why.
+    """Returns which implementation serves eager tensors of a device and dtype, and why.
 
-    For a GPU it runs the self-check of the kernel if that hasn't run yet. `mpelu.kernels.registry`
-    has the table of kernels by device and dtype, and decides which way a call takes.
+    For a GPU, it runs the kernel's self-check if that hasn't run yet. `mpelu.kernels.registry` has
+    the table of kernels by device and dtype, and decides which route a call takes.
 
     Example:
         >>> mpelu.kernels.backend().name in ("native", "eager")

@@ -1,9 +1,9 @@
-"""What serves which device and dtype here, and whether it agrees with the formula in float64.
+"""Shows what serves each device and dtype here, and whether it agrees with the float64 formula.
 
     python -m mpelu.kernels [--quick]
 
-On a GPU it also measures MPELU beside torch's activations. Send the output with a bug report. The
-exit status is 1 if a kernel disagrees.
+On a GPU it also times MPELU and torch's activations. Include the output in bug reports. The exit
+status is 1 if a kernel disagrees.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _check(device: torch.device, dtype: torch.dtype, cases: tuple[Case, ...]) ->
 
 
 class _Formula:
-    """Plain torch operations, as a kernel."""
+    """Plain torch operations in the form of a kernel."""
 
     @staticmethod
     def forward(

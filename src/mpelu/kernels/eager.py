@@ -1,9 +1,9 @@
-"""MPELU in plain torch operations: the reference, and what serves every device and transform.
+"""MPELU in plain torch operations: the reference, which works on every device and transform.
 
     f(y) = y                                     for y > 0
            alpha (e^(max(beta, MIN_BETA) y) - 1)   otherwise
 
-All functions take `alpha` and `beta` of shape [1] or [C], C being the size of dimension `dim`.
+All functions take `alpha` and `beta` of shape [1] or [C], where C is the size of dimension `dim`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from torch import Tensor
 from mpelu.kernels import registry
 
 MIN_BETA = 1e-6
-"""The lowest beta that is calculated with. f is then linear, of slope 1e-6 alpha, to 1 part in 10^4
+"""Lowest beta used in calculations. With it, f is linear with slope 1e-6 alpha, to 1 part in 10^4,
 for y down to -200."""
 
 
 def check(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> None:
-    """Raise an error for arguments that don't go together."""
+    """Raises an error for arguments that don't fit together."""
     for name, tensor in (("input", input), ("alpha", alpha), ("beta", beta)):
         if not tensor.is_floating_point():
             raise TypeError(f"mpelu: expected a floating point {name}, got {tensor.dtype}")
         if tensor.layout != torch.strided:
             raise TypeError(
-                f"mpelu: expected a dense {name}, got the layout {tensor.layout}; "
+                f"mpelu: expected a dense {name}, got layout {tensor.layout}; "
                 f"convert it with {name}.to_dense()"
             )
         if tensor.is_nested:
@@ -35,12 +35,11 @@ def check(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> None:
             )
         if tensor.device != input.device:
             raise ValueError(
-                f"mpelu: expected {name} on the device of the input, {input.device}, "
-                f"got {tensor.device}"
+                f"mpelu: expected {name} on the input's device, {input.device}, got {tensor.device}"
             )
     if alpha.dim() != 1 or alpha.shape != beta.shape:
         raise ValueError(
-            "mpelu: expected alpha and beta of one shape [1] or [channels], "
+            "mpelu: expected alpha and beta of the same shape, [1] or [channels], "
             f"got {list(alpha.shape)} and {list(beta.shape)}"
         )
     if alpha.numel() != 1:
@@ -56,7 +55,7 @@ def check(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> None:
 
 
 def check_memory(*tensors: Tensor) -> None:
-    """Raise an error for freed storage, where torch's operations would end the process."""
+    """Raises an error for freed storage, which would make torch's operations crash the process."""
     for tensor in tensors:
         try:
             is_freed = tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
@@ -65,17 +64,17 @@ def check_memory(*tensors: Tensor) -> None:
         if is_freed:
             raise RuntimeError(
                 "mpelu: expected tensors with memory, got one of shape "
-                f"{list(tensor.shape)} with a storage of 0 bytes; resize its storage before use"
+                f"{list(tensor.shape)} whose storage has 0 bytes; resize its storage before use"
             )
 
 
 def output_suffices(alpha: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the gradients can be calculated from the output, so that the input need not be kept.
+    """Returns whether gradients can be calculated from the output, without keeping the input.
 
-    Where alpha > 0 in every channel the output tells the branch by its sign, and
-    y = log(1 + f / alpha) / beta. The limit leaves f all its digits. Half precision has too few:
-    beta's gradient would be off by 3 % at beta y = -5. On other devices the answer would cost a
-    wait for the device; there the input is kept.
+    If alpha > 0 in every channel, the sign of the output tells the branch, and
+    y = log(1 + f / alpha) / beta. The limits leave f all its digits. Half precision has too few:
+    beta's gradient would be off by 3 % at beta y = -5. On other devices, finding out would mean
+    waiting for the device, so the input is kept.
     """
     if dtype not in (torch.float32, torch.float64) or not alpha.is_cpu:
         return False
@@ -85,7 +84,7 @@ def output_suffices(alpha: Tensor, dtype: torch.dtype) -> bool:
 
 
 def forward(input: Tensor, alpha: Tensor, beta: Tensor, dim: int = 1) -> Tensor:
-    """The formula. Differentiable to any order by torch's own autograd, vmap and forward mode."""
+    """Computes the formula, differentiable to any order by torch's autograd, vmap, forward mode."""
     a, b = _along(alpha, input, dim), _along(_bounded(beta), input, dim)
     wide = input.to(compute_dtype(input.dtype))
     # Zero in place of positive y keeps the exponential of the branch not taken from overflowing
@@ -97,17 +96,17 @@ def forward(input: Tensor, alpha: Tensor, beta: Tensor, dim: int = 1) -> Tensor:
 def backward(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of input, alpha and beta from the output, or from the input where that is kept.
+    """Returns gradients of input, alpha and beta from the output, or from the input if it was kept.
 
-    With w = e^(beta y) the gradients on the negative side are alpha beta w, w - 1 and alpha y w.
-    From the output alpha w = f + alpha and y = log(w) / beta; w log(w) goes to zero with w, so the
+    With w = e^(beta y), the gradients on the negative side are alpha beta w, w - 1 and alpha y w.
+    The output gives alpha w = f + alpha and y = log(w) / beta. w log(w) goes to zero with w, so the
     saturated end, where y can't be recovered, adds nothing.
     """
     a, b = _along(alpha, saved, dim), _along(_bounded(beta), saved, dim)
     g = grad.to(compute_dtype(saved.dtype))
     wide = saved.to(compute_dtype(saved.dtype))
     positive = wide > 0
-    # Clamps keep NaN, and keep finite what is not taken.
+    # Clamps preserve NaN, and keep the branch that isn't taken finite.
     if saved_is_output:
         f = wide.clamp(max=0.0)
         u, top = f / a, (f + a).clamp(min=0.0)
@@ -127,7 +126,7 @@ def backward(
 
 
 def scripted(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
-    """`forward` in what TorchScript understands; saved modules run without this package."""
+    """Does the same as `forward` in TorchScript; saved modules run without this package."""
     shape = [1] * input.dim()
     if alpha.numel() > 1:
         in_range = -input.dim() <= dim and dim < input.dim()
@@ -147,12 +146,12 @@ def scripted(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tensor:
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to calculate in: half precision is widened to float32."""
+    """Returns the dtype to calculate in: half precision is widened to float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _along(parameter: Tensor, input: Tensor, dim: int) -> Tensor:
-    """[C] -> [1, C, 1, ...] so that it broadcasts over dimension `dim`, in compute precision."""
+    """Reshapes [C] to [1, C, 1, ...], which broadcasts along dimension `dim`, in compute dtype."""
     parameter = parameter.to(compute_dtype(input.dtype))
     if parameter.numel() == 1:
         return parameter.reshape(())
@@ -162,7 +161,7 @@ def _along(parameter: Tensor, input: Tensor, dim: int) -> Tensor:
 
 
 def _sum_to(values: Tensor, parameter: Tensor, dim: int) -> Tensor:
-    """Sum over all that shares a parameter: the reverse of `_along`."""
+    """Sums over all elements that share a parameter, the reverse of `_along`."""
     if parameter.numel() == 1:
         return values.sum().reshape(parameter.shape).to(parameter.dtype)
     others = [d for d in range(values.dim()) if d != dim % values.dim()]
@@ -170,9 +169,9 @@ def _sum_to(values: Tensor, parameter: Tensor, dim: int) -> Tensor:
 
 
 def _expm1(z: Tensor) -> Tensor:
-    """e^z - 1, also near zero where the difference itself has no digits left.
+    """Returns e^z - 1, also near zero, where the difference itself has no digits left.
 
-    ONNX has no expm1, and Inductor's for the CPU is that difference: they get another form.
+    ONNX has no expm1, and Inductor's for the CPU is that difference, so they get another form.
     """
     if registry.is_exporting() or (torch.compiler.is_compiling() and z.device.type == "cpu"):
         return torch.tanh(z / 2) * (torch.exp(z) + 1)
@@ -180,14 +179,14 @@ def _expm1(z: Tensor) -> Tensor:
 
 
 def _bounded(beta: Tensor) -> Tensor:
-    """max(beta, MIN_BETA), with a gradient that passes as if there were no bound.
+    """Returns max(beta, MIN_BETA), with a gradient that passes as if there were no bound.
 
-    Transforms and compilers need a derivative that is linear in what comes in. `backward` alone
-    keeps back what would lower a beta below the bound.
+    Transforms and compilers need a derivative that is linear in the incoming gradient. Only
+    `backward` blocks gradients that would lower a beta below the bound.
     """
     beta = beta.to(compute_dtype(beta.dtype))
     return torch.where(_is_allowed(beta), beta, MIN_BETA + (beta - beta.detach()))
 
 
 def _is_allowed(beta: Tensor) -> Tensor:
-    return beta.float() >= MIN_BETA  # as float32, which holds 1e-6 a little lower
+    return beta.float() >= MIN_BETA  # as float32, which rounds 1e-6 down

@@ -1,11 +1,11 @@
-"""The Triton kernel on GPUs: used only where it has agreed with the formula.
+"""The Triton kernel on GPUs, used only where it has agreed with the formula.
 
 The first call per device and dtype runs kernel and formula on small tensors, forward and backward
-(`mpelu.kernels.selfcheck`). If they differ, or the kernel fails, one warning says so and the
-formula serves. MPELU_BACKEND=eager never uses the kernel, MPELU_BACKEND=triton uses it unchecked;
-together with TRITON_INTERPRET=1 it serves CPU tensors too, in Triton's interpreter, for tests.
+(`mpelu.kernels.selfcheck`). If they differ, or the kernel fails, a warning says so once and the
+formula is used. MPELU_BACKEND=eager never uses the kernel, MPELU_BACKEND=triton uses it unchecked;
+with TRITON_INTERPRET=1 the latter also serves CPU tensors, in Triton's interpreter, for tests.
 
-Triton is imported with the first call, since it takes longer than mpelu itself.
+Triton is imported at the first call, since importing it takes longer than importing mpelu.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Verdict(NamedTuple):
-    """What serves a device and dtype: the kernel, or the formula (None); and why."""
+    """What serves a device and dtype, the kernel or the formula (None), and why."""
 
     kernel: registry.Kernel | None
     reason: str
 
 
 reason = ""
-"""Why the kernel isn't registered."""
+"""Reason why the kernel isn't registered."""
 _verdicts: dict[tuple[torch.device, torch.dtype], Verdict] = {}
 _lock = threading.Lock()  # DataParallel calls from one thread per device
 
 
 def load() -> None:
-    """Register the kernel, or say in `reason` why not."""
+    """Registers the kernel, or states in `reason` why not."""
     global reason
     wanted = os.environ.get("MPELU_BACKEND", "")
     if wanted == "eager":
@@ -49,7 +49,7 @@ def load() -> None:
     if find_spec("triton") is None:
         if wanted == "triton":
             raise ImportError(
-                "MPELU_BACKEND: expected the package triton for MPELU_BACKEND=triton, got none; "
+                "MPELU_BACKEND=triton requires the package triton; "
                 "install it with pip install triton"
             )
         reason = "the package triton is not installed"
@@ -66,9 +66,10 @@ def is_interpreting() -> bool:
 def forward(
     input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool = False
 ) -> tuple[Tensor, bool] | None:
-    """The output, and whether it suffices for `backward`: it doesn't.
+    """Returns (output, False): backward needs the input.
 
-    To know whether the output suffices, the values of alpha would have to come from the device.
+    Whether the output would suffice depends on alpha, whose values would have to be copied from the
+    device.
     """
     eager.check(input, alpha, beta, dim)
     kernel = _trusted(input)
@@ -80,7 +81,7 @@ def forward(
 def backward(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Gradients of input, alpha and beta."""
+    """Returns the gradients of input, alpha and beta."""
     kernel = _trusted(saved)
     if kernel is None or not registry.has_memory(grad, saved, alpha, beta):
         return None
@@ -88,7 +89,7 @@ def backward(
 
 
 def verdict(device: torch.device, dtype: torch.dtype) -> Verdict:
-    """What serves a device with an index, and a dtype; runs the self-check if it hasn't run."""
+    """Returns what serves a device with an index and a dtype, after the self-check if needed."""
     with _lock:
         if (device, dtype) not in _verdicts:
             _verdicts[device, dtype] = _verify(device, dtype)

@@ -1,13 +1,14 @@
-"""How kernels read a tensor: dense memory, and for the GPU tiles of it, one after another.
+"""How kernels read a tensor: as dense memory and, on a GPU, in tiles, one after another.
 
-`tiling` reads memory as a matrix whose rows repeat the same channels. Two ways:
+`tiling` reads memory as a matrix whose rows repeat the same channels, in one of two ways:
 
 - planes: a channel has at least 64 consecutive elements (images, NCHW). A tile lies in one channel,
-  so a program adds up one pair of sums. Shared parameters are one channel, cut into rows freely.
+  so a program adds up one pair of sums. Shared parameters count as one channel, which can be cut
+  into rows freely.
 - columns: channels change more often (channels_last, matrices, small images). A program stays in
   its columns while it goes down the rows, and adds up one pair of sums per column.
 
-Everything follows from the shape, so the order of the sums does too.
+The shape determines everything, including the order of the sums.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import torch
 from torch import Tensor
 
 TILE = 1024
-"""Elements; 8 for each of the 128 threads of a program."""
-_WIDTHS = tuple(1 << n for n in range(6, 11))  # powers of two, as Triton's blocks have to be
+"""Elements in a tile: 8 for each of the 128 threads of a program."""
+_WIDTHS = tuple(1 << n for n in range(6, 11))  # powers of two, as Triton requires of blocks
 _NARROW = _WIDTHS[0]
 _ROW = 512  # short rows are joined up to this length, to fill tiles
 
 
 def as_dense(tensor: Tensor) -> Tensor:
-    """The tensor itself if it fills its memory without gaps, in any order; else a dense copy."""
+    """Returns the tensor itself if it fills its memory without gaps, in any order, or a copy."""
     if torch.ops.aten.is_non_overlapping_and_dense.default(tensor) and not tensor.is_neg():
         return tensor
     return torch.empty_like(tensor).copy_(tensor)
@@ -51,7 +52,7 @@ class Tiling(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Tiles side by side in a group."""
+        """Number of tiles side by side in a group."""
         return -(-self.group // self.block_columns)
 
     @property
@@ -60,18 +61,18 @@ class Tiling(NamedTuple):
 
     @property
     def is_wide(self) -> bool:
-        """Whether an offset, also one that is masked, needs 64 bits."""
+        """Whether an offset, even a masked one, needs 64 bits."""
         rows = self.splits * self.tiles * self.block_rows
         return rows * self.width + self.block_columns >= 2**31
 
 
 def tiling(size: int, channels: int, inner: int, sums: bool) -> Tiling:
-    """Tiles for a dense tensor.
+    """Returns tiles for a dense tensor.
 
     Args:
         size: number of elements, at least one.
-        channels: 1 if all elements share their parameters.
-        inner: stride of the dimension of the channels.
+        channels: number of channels; 1 if all elements share their parameters.
+        inner: stride of the channel dimension.
         sums: whether programs add up over their tiles; otherwise each takes one tile.
     """
     planes = channels == 1 or inner >= _NARROW
@@ -87,7 +88,7 @@ def tiling(size: int, channels: int, inner: int, sums: bool) -> Tiling:
     block_rows = min(TILE // columns, power_of_two(rows))
     tiles = -(-rows // block_rows)
     # Planes: enough work to hide the reduction at the end. Columns write sums for each column, so
-    # they have to cover more rows: 8 tiles of 16 rows make that 2 % of the traffic.
+    # they have to cover more rows: with 8 tiles of 16 rows, the sums are 2 % of the traffic.
     chunk = min(tiles, (4 if planes else 8) if sums else 1)
     return Tiling(
         size, channels, inner, width, group, block_rows, columns, chunk, -(-tiles // chunk), planes
@@ -95,7 +96,7 @@ def tiling(size: int, channels: int, inner: int, sums: bool) -> Tiling:
 
 
 def _columns(group: int) -> int:
-    """The widest block that is at least 85 % full, or the fullest."""
+    """Returns the widest block that is at least 85 % full, or else the fullest."""
 
     def full(block: int) -> float:
         return group / (-(-group // block) * block)
@@ -104,5 +105,5 @@ def _columns(group: int) -> int:
 
 
 def power_of_two(number: int) -> int:
-    """The next one that isn't smaller."""
+    """Returns the smallest power of two that isn't smaller than the number."""
     return 1 << (number - 1).bit_length()

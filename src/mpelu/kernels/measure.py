@@ -1,4 +1,4 @@
-"""Times of MPELU beside torch's activations, on any device."""
+"""Times MPELU and torch's activations on any device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mpelu.kernels import eager
 
 
 class Shape(NamedTuple):
-    """A tensor to measure with; channels in dimension 1."""
+    """Shape of a tensor to measure with; its channels are in dimension 1."""
 
     sizes: tuple[int, ...]
     channels_last: bool = False
@@ -32,13 +32,13 @@ SHAPES = (
     Shape((64, 2048, 7, 7)),
     Shape((8192, 4096)),
 )
-"""CIFAR and ImageNet networks, and a matrix of features."""
+"""Shapes from CIFAR and ImageNet networks, and a matrix of features."""
 
 Activation = Callable[[Tensor], Tensor]
 
 
 def activations(channels: int, device: torch.device) -> dict[str, Activation]:
-    """What is compared: ours, the formula under torch's autograd, and torch's own."""
+    """Returns what is compared: MPELU, the formula under torch's autograd, torch's activations."""
     alpha = torch.full((channels,), 0.25, device=device, requires_grad=True)
     beta = torch.ones(channels, device=device, requires_grad=True)
     return {
@@ -53,14 +53,14 @@ def activations(channels: int, device: torch.device) -> dict[str, Activation]:
 def milliseconds(
     shape: Shape, device: torch.device, dtype: torch.dtype, rounds: int = 15
 ) -> dict[str, tuple[float, float]]:
-    """Forward, and forward with backward: medians over rounds in which all take turns."""
+    """Returns medians of forward, and of forward and backward, in rounds where all take turns."""
     x = torch.randn(shape.sizes, device=device, dtype=dtype)
     if shape.channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
     grad = torch.randn_like(x)
     x.requires_grad_()
     candidates = activations(shape.sizes[1], device)
-    if dtype != torch.float32:  # nn.PReLU wants one dtype
+    if dtype != torch.float32:  # nn.PReLU requires one dtype
         cast(nn.Module, candidates["nn.PReLU"]).to(dtype)
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for number in range(rounds + 3):  # the first three compile, allocate and warm up
@@ -75,7 +75,7 @@ def milliseconds(
 
 
 def _sample(run: Activation, x: Tensor, grad: Tensor, calls: int = 5) -> tuple[float, float]:
-    """Milliseconds per call; several in a row, so that the device doesn't wait for Python."""
+    """Times several calls in a row, so that the device doesn't wait for Python, in ms per call."""
 
     def forward() -> None:
         with torch.no_grad():

@@ -1,8 +1,8 @@
 """The fused CPU kernel of native.cpp, loaded by ctypes.
 
-`forward` and `backward` answer None where the kernel doesn't apply; the caller then takes plain
-torch operations. The environment variable MPELU_BACKEND (`eager`, or an instruction set: `avx512`,
-`avx2`, `portable`) overrides the choice made when the package is imported; `triton` leaves it.
+`forward` and `backward` return None if the kernel doesn't apply; the caller then uses plain torch
+operations. The environment variable MPELU_BACKEND (`eager`, or an instruction set: `avx512`,
+`avx2`, `portable`) overrides the choice made when the package is imported; `triton` keeps it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _TYPES = {
 }
 _ABI = 1  # `abi` in call.h
 _DONE, _DONE_KEEP_INPUT, _OUTSIDE_DOMAIN, _OUT_OF_MEMORY, _NOT_PLAIN, _NOT_FINITE = range(6)
-# One block of memory, in the order of `Call` in call.h: ctypes takes half a microsecond longer to
-# convert that many arguments.
+# One block of memory in the order of `Call` in call.h, because ctypes would take half a microsecond
+# longer to convert that many arguments.
 _pack_forward = struct.Struct("9qd32x").pack
 _pack_backward = struct.Struct("9qd4q").pack
 
 _INSTRUCTIONS = ("avx512", "avx2", "portable")
 _WRONG_BACKEND = (
-    "MPELU_BACKEND: expected eager, avx512, avx2 or portable, and one this CPU has, or triton; "
-    "got {!r}"
+    "MPELU_BACKEND: expected eager, triton or an instruction set of this CPU (avx512, avx2 or "
+    "portable), got {!r}"
 )
 
-# What binding.cpp uses of Python.
+# Functions of Python that binding.cpp uses.
 _PYTHON = (
     "PyCFunction_NewEx",
     "PyLong_AsLongLong",
@@ -56,14 +56,14 @@ _PYTHON = (
 
 library: Any = None
 reason = ""
-# Built-in functions that take tensors as they are. None with a torch that doesn't describe tensors
-# to C; all calls are then prepared in Python, which costs a microsecond or two.
+# Built-in functions that take tensors directly, or None if this torch doesn't describe tensors to
+# C. All calls are then prepared in Python, which costs a microsecond or two.
 _forward: Any = None
 _backward: Any = None
 
 
 def load() -> None:
-    """Load the library and register it, or say in `reason` why not."""
+    """Loads the library and registers it, or states in `reason` why not."""
     global library, reason, _forward, _backward
     wanted = os.environ.get("MPELU_BACKEND", "")
     library = _forward = _backward = None
@@ -85,11 +85,11 @@ def load() -> None:
         elif found is None:
             reason = "the CPU kernel was not compiled when mpelu was installed"
         elif not hasattr(found, "mpelu_abi") or found.mpelu_abi() != _ABI:
-            reason = "the compiled CPU kernel is of another version of mpelu"
+            reason = "the compiled CPU kernel is from another version of mpelu"
         else:
             library = found
     except OSError as error:
-        reason = f"the compiled CPU kernel does not load ({error})"
+        reason = f"the compiled CPU kernel can't be loaded ({error})"
     if library is None:
         warnings.warn(
             f"mpelu: {reason}, so plain torch operations are used, which take about 14 times as "
@@ -107,7 +107,7 @@ def load() -> None:
 
 
 def _functions(path: Path) -> tuple[Any, Any]:
-    """`forward` and `backward` of binding.cpp, where torch describes tensors to C."""
+    """Returns `forward` and `backward` of binding.cpp, if torch describes tensors to C."""
     capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return None, None
@@ -127,13 +127,13 @@ def _functions(path: Path) -> tuple[Any, Any]:
 def forward(
     input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool = False
 ) -> tuple[Tensor, bool] | None:
-    """The output, and whether it suffices for `backward`.
+    """Returns the output and whether it suffices for `backward`.
 
     Args:
-        input: on the CPU, of a dtype the kernel is registered for.
-        alpha: shape [1] or [channels].
-        beta: as alpha.
-        dim: of the channels.
+        input: CPU tensor of a dtype the kernel is registered for.
+        alpha: tensor of shape [1] or [channels].
+        beta: like alpha.
+        dim: channel dimension.
         inplace: overwrite the input.
     """
     if _forward is not None and not inplace and not _is_special(input, alpha, beta):
@@ -189,7 +189,7 @@ def _forward_prepared(
 def backward(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Gradients of input, alpha and beta."""
+    """Returns the gradients of input, alpha and beta."""
     if _backward is not None and not _is_special(saved, alpha, beta, grad):
         grads = empty_like(saved), empty_like(alpha), empty_like(beta)
         status = _backward(
@@ -265,9 +265,9 @@ def _backward_prepared(
 
 
 def _are_plain(tensor: Tensor, alpha: Tensor, beta: Tensor, dim: int, dtype: torch.dtype) -> bool:
-    """Whether the kernel can read the parameters as they are, and they fit the tensor.
+    """Returns whether the kernel can read the parameters directly and they fit the tensor.
 
-    This runs with every call; each question costs about 40 nanoseconds.
+    This runs at every call; each condition costs about 40 nanoseconds.
     """
     channels = alpha.numel()
     try:
@@ -291,8 +291,8 @@ def _are_plain(tensor: Tensor, alpha: Tensor, beta: Tensor, dim: int, dtype: tor
 
 
 def _is_special(tensor: Tensor, alpha: Tensor, beta: Tensor, grad: Tensor | None = None) -> bool:
-    """What C can't see: another layout, memory that stands for the negative of what it holds, or
-    that tensors share until one is written to. Describing such a tensor to C would copy it.
+    """Returns whether a tensor has a property that C can't see: another layout, negated memory, or
+    memory shared until it is written to. Describing such a tensor to C would copy it.
 
     Parameters have none of these.
     """
@@ -310,7 +310,7 @@ def _is_special(tensor: Tensor, alpha: Tensor, beta: Tensor, grad: Tensor | None
 
 
 def _address(tensor: Tensor) -> int:
-    """Where to read a tensor. `data_ptr` alone would copy memory that is copied on write."""
+    """Returns where to read a tensor; `data_ptr` alone would copy copy-on-write memory."""
     if type(tensor) is not Parameter and _is_cow_tensor(tensor):
         start: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
         return start + int(tensor.storage_offset()) * tensor.element_size()
@@ -318,8 +318,8 @@ def _address(tensor: Tensor) -> int:
 
 
 def _are_finite(*tensors: Tensor) -> bool:
-    """Asked where gradients aren't: the kernel's sums, which alpha multiplies, may overflow sooner
-    than the gradients, which plain torch operations then calculate."""
+    """Returns whether all are finite. If so but gradients aren't, the kernel's sums, which alpha
+    multiplies, may have overflowed before the gradients do; torch operations then compute these."""
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 

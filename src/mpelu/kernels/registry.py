@@ -1,4 +1,4 @@
-"""What computes a call: the kernels by device and dtype, and the route that a call takes."""
+"""Decides what computes a call: kernels by device and dtype, and the route that a call takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 class Kernel(Protocol):
     """A module with `forward` and `backward` as in `mpelu.kernels.native`.
 
-    Each returns None for what it can't do.
+    Both return None for calls they can't handle.
     """
 
     def forward(
@@ -34,7 +34,7 @@ class Kernel(Protocol):
 
 
 KERNELS: dict[str, dict[torch.dtype, Kernel]] = {}
-"""Device type -> dtype -> kernel.
+"""Kernels by device type and dtype.
 
 Plain torch operations (`mpelu.kernels.eager`) serve devices and dtypes that aren't listed, and
 calls for which the kernel returns None.
@@ -42,12 +42,12 @@ calls for which the kernel returns None.
 
 
 def register(device: str, dtypes: tuple[torch.dtype, ...], kernel: Kernel) -> None:
-    """Let a kernel serve tensors of these dtypes on a type of device ("cpu", "cuda", ...)."""
+    """Lets a kernel serve tensors of these dtypes on a type of device ("cpu", "cuda", ...)."""
     KERNELS.setdefault(device, {}).update(dict.fromkeys(dtypes, kernel))
 
 
 def find(tensor: Tensor) -> Kernel | None:
-    """The kernel for a tensor, or None."""
+    """Returns the kernel for a tensor, or None."""
     found = KERNELS.get("cpu" if tensor.is_cpu else tensor.device.type)
     return None if found is None else found.get(tensor.dtype)
 
@@ -56,14 +56,14 @@ Route = Literal["direct", "operator", "formula"]
 
 
 def route(input: Tensor, alpha: object, beta: object) -> Route:
-    """The one place where it is decided how a call runs.
+    """Returns how a call runs, which is decided only here.
 
-    - "direct": plain eager tensors. A kernel or torch operations, without the dispatcher.
-    - "operator": torch.compile for the CPU where there is a kernel, which the compiled code calls.
-      It takes half the time of what Inductor makes of an accurate formula.
-    - "formula": plain torch operations that every transform and compiler sees through. Inductor
-      fuses them on a GPU with what comes before and after: free in inference, and about the
-      kernel's memory traffic in training (benchmarks/roofline.py --inductor).
+    - "direct": plain eager tensors. A kernel or torch operations run without the dispatcher.
+    - "operator": torch.compile for the CPU if there is a kernel, which the compiled code calls. It
+      takes half as long as the code that Inductor generates from an accurate formula.
+    - "formula": plain torch operations that every transform and compiler can see through. On a
+      GPU, Inductor fuses them with what comes before and after. They are then free in inference,
+      and cost about the kernel's memory traffic in training (benchmarks/roofline.py --inductor).
     """
     if torch.compiler.is_compiling():
         if (
@@ -88,10 +88,10 @@ def route(input: Tensor, alpha: object, beta: object) -> Route:
 
 
 def has_memory(*tensors: Tensor) -> bool:
-    """Whether a kernel can read the tensors.
+    """Returns whether a kernel can read the tensors.
 
-    Wrappers of transforms and of is_grads_batched have no memory of their own, torch's zero tensors
-    none at all, and storage can be freed.
+    Wrappers from transforms and is_grads_batched have no memory of their own, torch's zero tensors
+    have none at all, and storage can be freed.
     """
     try:
         return all(map(torch._C._data_address, tensors))  # type: ignore[attr-defined]
@@ -100,10 +100,10 @@ def has_memory(*tensors: Tensor) -> bool:
 
 
 def is_differentiated_by_transform() -> bool:
-    """Inside torch.func (grad, vmap, jvp, ...) or forward-mode AD, compiled or not."""
+    """Returns whether torch.func (grad, vmap, ...) or forward-mode AD is active, also compiled."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def is_exporting() -> bool:
-    """Inside torch.export, torch.onnx.export or torch.jit.trace: graphs for other programs."""
+    """Returns whether torch.export, torch.onnx.export or torch.jit.trace is making a graph."""
     return torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]

@@ -1,6 +1,6 @@
-"""A kernel against the formula in float64: the self-check before its first use, and a longer list.
+"""Compares a kernel with the formula in float64: a self-check before first use, and a longer list.
 
-Random numbers are not drawn, so a check in the middle of a training changes nothing.
+It draws no random numbers, so that a check during training changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mpelu.kernels.registry import Kernel
 
 
 class Case(NamedTuple):
-    """Shape and order of a tensor, and the dtype of the parameters."""
+    """Shape and memory order of a tensor, and dtype of the parameters."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,7 +26,7 @@ class Case(NamedTuple):
     parameters: torch.dtype = torch.float32
 
 
-# One of each kind of tiling: planes and columns, with more than one program for a channel.
+# One case for each kind of tiling, planes and columns, with several programs for a channel.
 QUICK = (Case("images", (9, 3, 11, 13)), Case("matrix", (300, 5)))
 FULL = (
     *QUICK,
@@ -45,7 +45,7 @@ FULL = (
 
 
 class Agreement(NamedTuple):
-    """How far one result is from float64 at most, and how far it may be."""
+    """Largest difference of one result from float64, and the difference allowed."""
 
     case: str
     result: str
@@ -67,7 +67,7 @@ class Agreement(NamedTuple):
 def compare(
     kernel: Kernel, device: torch.device, dtype: torch.dtype, case: Case
 ) -> Iterator[Agreement]:
-    """Output and gradients of a kernel beside those of the formula in float64, on the CPU."""
+    """Compares output and gradients of a kernel with those of the formula in float64 on the CPU."""
     input, grad, alpha, beta = arguments(case, dtype)
     with torch.no_grad():
         here = [tensor.to(device) for tensor in (input, grad, alpha, beta)]
@@ -97,7 +97,7 @@ def compare(
 
 
 def arguments(case: Case, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Input, gradient, alpha and beta on the CPU: all branches, saturation, the bound."""
+    """Returns input, gradient, alpha and beta that cover all branches, saturation and the bound."""
     size = torch.Size(case.shape).numel()
     channels = 1 if case.shared else case.shape[case.dim]
     input = (4 * _scattered(size, 0.618) - 1).reshape(case.shape)
@@ -115,7 +115,7 @@ def arguments(case: Case, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, T
 
 
 def _scattered(count: int, step: float) -> Tensor:
-    """Numbers between -1 and 1 that look random."""
+    """Returns numbers between -1 and 1 that look random."""
     return (
         torch.arange(count, dtype=torch.float64, device="cpu").mul(step).remainder(1).mul(2).sub(1)
     )

@@ -1,11 +1,11 @@
 """Fused GPU kernels in Triton: forward, and backward with the sums of alpha and beta in one pass.
 
 Backward reads input and gradient once. Each program writes partial sums, and a second small kernel
-adds them in a fixed order: no atomics, so two runs are equal to the bit.
+adds them in a fixed order, without atomics, so results are bitwise reproducible.
 
 Only additions, multiplications, comparisons and bit operations are used. Triton's interpreter
-(TRITON_INTERPRET=1) therefore computes what a GPU computes, but for the rounding that a fused
-multiply-add leaves out.
+(TRITON_INTERPRET=1) therefore computes what a GPU computes, except for the rounding that a fused
+multiply-add skips.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mpelu.kernels.layout import TILE, Tiling, as_dense, power_of_two, tiling
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LOG2_E = 1.4426950408889634
-# Fused multiply-add: faster, and it only leaves out roundings. Triton's default has changed.
+# Fused multiply-add is faster and only skips roundings. Explicit, as Triton's default has changed.
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 def forward(
     input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool = False
 ) -> tuple[Tensor, bool] | None:
-    """The output; the input is what backward needs. None for an empty input."""
+    """Returns (output, False), since backward needs the input; None for an empty input."""
     source = as_dense(input)
     if not source.numel():
         return None
@@ -45,7 +45,7 @@ def forward(
 def backward(
     grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Gradients of input, alpha and beta from the input. None if the output was kept instead."""
+    """Returns gradients of input, alpha and beta from the input; None if the output was kept."""
     source = as_dense(saved)
     if saved_is_output or not source.numel():
         return None
@@ -151,7 +151,7 @@ def finish_kernel(
     sums_alpha, sums_beta, grad_alpha, grad_beta, alpha, beta, rows, width, inner, channels,
     MIN_BETA: tl.constexpr, LOG2_E: tl.constexpr, CHANNELS: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
-    """The sums of a channel: `inner` side by side, again every `channels * inner`, in each row."""
+    """Adds a channel's sums: `inner` side by side, again every `channels * inner`, in each row."""
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     exists = channel < channels
     per_row = width // channels
@@ -180,7 +180,7 @@ def finish_kernel(
 
 @triton.jit
 def _columns(width, group, WIDE: tl.constexpr, COLUMNS: tl.constexpr):
-    """Columns of this program, which of them exist, their group, block in it, and the split."""
+    """Returns the program's columns, which of them exist, their group, block in it, and split."""
     program = tl.program_id(0)
     if WIDE:
         program = program.to(tl.int64)
@@ -222,9 +222,9 @@ def _bounded(beta, MIN_BETA: tl.constexpr):
 
 @triton.jit
 def _power(y, rate):
-    """The exponent min(y, 0) rate = n + r, 2^n, and 2^r - 1 without cancellation.
+    """Returns the exponent min(y, 0) rate = n + r, 2^n, and 2^r - 1 without cancellation.
 
-    The exponent is -127 at least, where 2^n is 0. NaN stays NaN.
+    The exponent is at least -127, where 2^n is 0. NaN stays NaN.
     """
     exponent = tl.minimum(y, 0.0, propagate_nan=tl.PropagateNan.ALL) * rate
     exponent = tl.maximum(exponent, -127.0, propagate_nan=tl.PropagateNan.ALL)

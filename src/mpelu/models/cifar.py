@@ -1,4 +1,4 @@
-"""Networks for CIFAR that aren't residual: Network in Network, and others of the last table."""
+"""Networks for CIFAR that aren't residual: Network in Network, and others in the last table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH = 192
 def conv_act(
     before: int, after: int, kernel: int, activation: ActivationSpec, stride: int = 1
 ) -> list[nn.Module]:
-    """A convolution that keeps the size, unless it has a stride, and an activation."""
+    """Returns a convolution that keeps the size, unless it has a stride, and an activation."""
     conv = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2)
     return [conv, activation.make(after)]
 
@@ -37,17 +37,17 @@ def nin(
     width: int = WIDTH,
     dropout: float = 0.5,
 ) -> nn.Sequential:
-    """Network in Network as the paper trained it: nine convolutions with an activation after each.
+    """Builds the paper's Network in Network: nine convolutions with an activation after each.
 
-    Weights start from a Gaussian of std 0.05, as in the published files; the paper writes 0.01.
+    Weights start from a Gaussian with std 0.05, as in the published files; the paper says 0.01.
 
     Args:
-        name: the network's name, for errors.
-        activation: the activation after every convolution, the last included.
+        name: name of the network, for errors.
+        activation: activation after every convolution, including the last.
         num_classes: number of outputs.
         in_channels: number of channels of the images.
-        width: channels of the first convolution; the others are narrower in proportion.
-        dropout: dropout rate after the two poolings; 0 for none.
+        width: channels of the first convolution; the other widths scale in proportion.
+        dropout: dropout rate after the two pooling layers; 0 for none.
     """
     at_least(f"{name}: width", width, 1)
     wide, middle, narrow = (max(1, round(each * width / WIDTH)) for each in (WIDTH, 160, 96))
@@ -76,11 +76,11 @@ def nin(
 def all_cnn_c(
     name: str, *, activation: ActivationSpec, num_classes: int, in_channels: int
 ) -> nn.Sequential:
-    """All-CNN-C (Springenberg et al., 1412.6806): convolutions instead of pooling.
+    """Builds All-CNN-C (Springenberg et al., 1412.6806), with convolutions instead of pooling.
 
-    Dropout of 0.2 on the image and 0.5 after each convolution with stride 2. That the seventh
-    convolution has no padding follows from the 6x6 map the paper averages. Open: the initial
-    weights; here the MPELU paper's rule, counting inputs.
+    The dropout rate is 0.2 on the image and 0.5 after each convolution with stride 2. The seventh
+    convolution has no padding, since the paper averages a 6x6 map. The paper leaves the initial
+    weights open; here they follow the MPELU paper's rule, counting inputs.
     """
     widths = (96, 96, 96, 192, 192, 192)
     network = nn.Sequential(Images(name, in_channels, 9), nn.Dropout(0.2))
@@ -100,7 +100,7 @@ def all_cnn_c(
 
 
 class Highway(nn.Module):
-    """T(x) act(H(x)) + (1 - T(x)) x with 3x3 convolutions H and T, T through a sigmoid.
+    """Computes T(x) act(H(x)) + (1 - T(x)) x with 3x3 convolutions H and T, T with a sigmoid.
 
     Shape:
         - Input, output: [batch, channels, height, width].
@@ -119,21 +119,21 @@ class Highway(nn.Module):
 
 
 _HIGHWAY = {19: ((32, 5), (80, 6), (128, 6)), 32: ((32, 10), (48, 10), (64, 10))}
-"""Depth to the width and number of 3x3 layers of each stage."""
+"""Width and number of 3x3 layers of each stage, by depth."""
 
 
 def highway(
     name: str, depth: int, *, activation: ActivationSpec, num_classes: int, in_channels: int
 ) -> nn.Sequential:
-    """Convolutional highway network (Srivastava et al., 1507.06228).
+    """Builds a convolutional highway network (Srivastava et al., 1507.06228).
 
-    Three stages, each a convolution and then highway layers, with max pooling and dropout of 0.2
-    between; a 1x1 convolution to 100 channels, average over the map, and a linear classifier. Gate
-    biases start at -2.
+    It has three stages, each a convolution and then highway layers, with max pooling and dropout of
+    0.2 in between, then a 1x1 convolution to 100 channels, an average over the map and a linear
+    classifier. Gate biases start at -2.
 
-    19 layers as in the authors' published network. The layers of the deeper network are not
-    published: its widths of 32, 48 and 64, ten layers each, are this package's, chosen to come near
-    the 1.25M parameters reported for it.
+    The network of 19 layers is the one the authors published. The layers of the deeper one aren't
+    published: its widths of 32, 48 and 64, with ten layers each, were chosen for this package to
+    come near the 1.25M parameters reported for it.
     """
     one_of_depths(name, depth, tuple(_HIGHWAY))
     network = nn.Sequential(Images(name, in_channels, 4), nn.Dropout(0.2))
@@ -155,12 +155,12 @@ def highway(
 
 
 class DeeplySupervised(nn.Module):
-    """Stages, each starting with a convolution whose output a companion classifier sees too.
+    """Runs stages that start with a convolution, whose output also goes to a companion classifier.
 
     Shape:
         - Input: [batch, in_channels, height, width].
-        - Output: [batch, num_classes]; in training a tuple of it and one such tensor for each
-          companion, for the loss to sum over.
+        - Output: [batch, num_classes]; in training, a tuple of this and one such tensor for each
+          companion, over which the loss is to sum.
     """
 
     def __init__(
@@ -197,19 +197,19 @@ def dsn(
     in_channels: int,
     input_size: int = 32,
 ) -> DeeplySupervised:
-    """Deeply-supervised net (Lee et al., 1409.5185), in the authors' published form for CIFAR-10.
+    """Builds the deeply-supervised net (Lee et al., 1409.5185) as published for CIFAR-10.
 
-    Network in Network with max pooling throughout and no activation after the last convolution.
-    In training, linear companion classifiers see the output of the three spatial convolutions
-    before their activation. The paper says how companion losses are weighted and dropped over
-    time; that is left to the training.
+    It is Network in Network with max pooling throughout and no activation after the last
+    convolution. In training, linear companion classifiers see the outputs of the three spatial
+    convolutions before their activation. Weighting the companion losses and dropping them over
+    time, as the paper describes, is left to the training.
 
     Args:
-        name: the network's name, for errors.
-        activation: the activation after every convolution but the last.
+        name: name of the network, for errors.
+        activation: activation after every convolution but the last.
         num_classes: number of outputs.
         in_channels: number of channels of the images.
-        input_size: height and width of the images, which the companions depend on.
+        input_size: height and width of the images, on which the companions depend.
     """
     at_least(f"{name}: input_size", input_size, SMALLEST)
     stages = [
@@ -252,7 +252,7 @@ def dsn(
 
 
 class Maxout(nn.Module):
-    """The largest of every `pieces` channels in a row.
+    """Takes the largest of every `pieces` channels in a row.
 
     Shape:
         - Input: [batch, channels * pieces, ...].
@@ -274,13 +274,13 @@ class Maxout(nn.Module):
 def fitnet(
     name: str, depth: int, *, activation: ActivationSpec | None, num_classes: int, in_channels: int
 ) -> nn.Sequential:
-    """FitNet of 19 layers, thin and deep (Romero et al., 1412.6550, with the published file).
+    """Builds the thin FitNet of 19 layers (Romero et al., 1412.6550, with the published file).
 
-    17 3x3 convolutions of two-piece maxout, the largest over the last map, a five-piece maxout
-    layer of 500 and a linear classifier. With another activation the maxout layers become ordinary
-    ones of the same width. The paper's training with hints from a teacher and its bounds on weight
-    norms are left to the training, and its uniform initial weights of 0.005, which need the hints,
-    are replaced by ones that keep the variance. The paper counts "about 2.5M" parameters.
+    It has 17 3x3 convolutions with two-piece maxout, the maximum over the last map, a five-piece
+    maxout layer of width 500 and a linear classifier. With another activation, the maxout layers
+    become ordinary ones of the same width. The paper's hints from a teacher and its bounds on
+    weight norms are left to the training, and its uniform initial weights of 0.005, which need the
+    hints, are replaced by ones that preserve variance. The paper counts "about 2.5M" parameters.
     """
     one_of_depths(name, depth, (19,))
     stages = ((32, 32, 32, 48, 48), (80,) * 6, (128,) * 6)
@@ -301,7 +301,7 @@ def fitnet(
     network.extend([nn.AdaptiveMaxPool2d(1), nn.Flatten()])
     network.extend([nn.Linear(channels, 500 * linear_pieces), act(500, linear_pieces)])
     network.append(nn.Linear(500, num_classes))
-    # The larger of two standard Gaussians has mean square 1, as the identity has: slope 1.
+    # The larger of two standard Gaussians has mean square 1, like the identity, so slope is 1.
     if activation is None:
         taylor_(network, 1.0, "fan_in")
     else:
@@ -318,20 +318,20 @@ _ELU_STACKS = (
     ((1, 1024, 1), (1, 1152, 2)),
     ((1, 1152, 1),),
 )
-"""Stacks of (layers, channels, kernel)."""
+"""Stacks of layers, each a list of (number of layers, channels, kernel size)."""
 _ELU_DROPOUT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.0)
 
 
 def elu(
     name: str, depth: int, *, activation: ActivationSpec, num_classes: int, in_channels: int
 ) -> nn.Sequential:
-    """The 18-convolution ELU network for CIFAR-100 (Clevert et al., 1511.07289).
+    """Builds the 18-convolution ELU network for CIFAR-100 (Clevert et al., 1511.07289).
 
-    Stacks of convolutions, each followed by 2x2 max pooling and dropout, then a 1x1 convolution to
-    the classes, which the paper doesn't count among the 18. Open: the padding, here 1 for 2x2
-    kernels (without any, the map would vanish); pooling of odd maps, here rounding up; how the last
-    map becomes one value a class, here the average; which of the eight stacks the seven dropout
-    rates are for, here all but the output; the initial weights, here counting inputs.
+    Stacks of convolutions, each followed by 2x2 max pooling and dropout, precede a 1x1 convolution
+    to the classes, which the paper doesn't count among the 18. It leaves open the padding, here 1
+    for 2x2 kernels (without any, the map would vanish); pooling of odd maps, here rounded up; how
+    the last map becomes one value per class, here by averaging; which of the eight stacks have the
+    seven dropout rates, here all but the output; and the initial weights, here counting inputs.
     """
     one_of_depths(name, depth, (18,))
     network = nn.Sequential(Images(name, in_channels, 1))

@@ -1,7 +1,7 @@
-"""What all networks share: the activation, initial weights that fit it, and checks.
+"""Parts that all networks share: the activation, initial weights that fit it, and checks.
 
-The initial weights are one rule for all convolutions, as in the papers. The rule is kept in words
-as the network's attribute `own_initialization`.
+The initial weights follow one rule for all convolutions, as in the papers. The network's attribute
+`own_initialization` describes the rule in words.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class ActivationSpec:
 
     name: str
     make: Factory
-    """From the number of channels to a new module."""
+    """Function from the number of channels to a new module."""
     slope: float | None
-    """The derivative just below zero, which the Taylor initialization uses for alpha beta. None if
+    """Derivative just below zero, which the Taylor initialization uses for alpha beta. None if
     f(0) isn't 0 or the derivative above zero isn't 1, so that the Taylor initialization doesn't
     apply."""
     second_moment: float = 0.5
-    """E[f^2] under a standard normal variable, if slope is None."""
+    """E[f^2] for a standard normal variable, if slope is None."""
 
 
 def activation_spec(
@@ -43,13 +43,13 @@ def activation_spec(
     alpha: float | None = None,
     beta: float | None = None,
 ) -> ActivationSpec:
-    """What a network needs to know about an activation.
+    """Returns what a network needs to know about an activation.
 
     Args:
-        activation: a name of `mpelu.activations.TABLE`, "package.module:factory", or a callable
+        activation: name in `mpelu.activations.TABLE`, "package.module:factory", or a callable
             from the number of channels to a module.
-        alpha: (initial) alpha of elu, celu and mpelu, negative slope of leaky_relu, prelu and
-            srelu.
+        alpha: alpha of elu and celu, initial alpha of mpelu, (initial) negative slope of
+            leaky_relu, prelu and srelu.
         beta: initial beta of mpelu.
 
     Example:
@@ -72,7 +72,7 @@ def activation_spec(
 
 
 def _initialization(record: ActivationRecord, options: dict[str, Any]) -> dict[str, Any]:
-    """slope and second_moment; ReLU's for what isn't elementwise."""
+    """Returns slope and second_moment; ReLU's if the activation isn't elementwise."""
     if record.slope is not None:
         chosen = {**record.options, **options}
         chosen.pop("dim", None)
@@ -84,12 +84,12 @@ def _initialization(record: ActivationRecord, options: dict[str, Any]) -> dict[s
     if abs(value) < 1e-9 and abs(right - 1) < 1e-9:
         return {"slope": left}
     second = average(function.moments()[1])
-    # A function that is almost 0 would need weights that are almost infinite.
+    # A function close to 0 would need nearly infinite weights.
     return {"slope": None, "second_moment": second} if second > 1e-6 else {"slope": 0.0}
 
 
 def _checked(make: Factory) -> Factory:
-    """The factory; it raises ValueError for a module with parameters that it returned before."""
+    """Makes a factory raise ValueError if it returns the same module with parameters twice."""
     made: dict[int, nn.Module] = {}
 
     def checked(channels: int) -> nn.Module:
@@ -100,21 +100,21 @@ def _checked(make: Factory) -> Factory:
                 f"got the same {type(module).__name__} twice"
             )
         if next(module.parameters(), None) is not None:
-            made[id(module)] = module  # kept alive, so that no other has its id
+            made[id(module)] = module  # kept alive, so that no other gets its id
         return module
 
     return checked
 
 
 def keep_variance_(network: nn.Module, activation: ActivationSpec, mode: str) -> None:
-    """Draws convolutions such that the activation keeps the signal's variance; zeros all biases.
+    """Draws convolutions such that the signal's variance is preserved; zeros all biases.
 
-    By the paper's rule, `taylor_`, if the activation has slope 1 above zero; otherwise by its
+    Uses the paper's rule, `taylor_`, if the activation has slope 1 above zero, and otherwise its
     second moment: std = sqrt(1 / (n E[f^2])).
 
     Args:
         network: network to change in place.
-        activation: the network's activation.
+        activation: activation of the network.
         mode: whether n counts the inputs or the outputs of a convolution.
     """
     if activation.slope is not None:
@@ -130,7 +130,7 @@ def keep_variance_(network: nn.Module, activation: ActivationSpec, mode: str) ->
 
 
 def taylor_(network: nn.Module, slope: float, mode: str) -> None:
-    """Draws convolutions with std = sqrt(2 / (n (1 + slope^2))), the paper's; zeros all biases.
+    """Draws convolutions with the paper's std = sqrt(2 / (n (1 + slope^2))); zeros all biases.
 
     Args:
         network: network to change in place.
@@ -164,8 +164,8 @@ def one_of(noun: str, value: object, allowed: Iterable[str], *, network: str = "
     """Raises ValueError unless the value is one of the allowed names.
 
     Args:
-        noun: what the names stand for, such as "option".
-        value: the name that was given.
+        noun: word for what the names are, such as "option".
+        value: name that was given.
         allowed: all valid names.
         network: name of the network, for the error.
 
@@ -217,7 +217,7 @@ class Images(nn.Module):
     """Passes images on; raises ValueError for images that the network can't take.
 
     Args:
-        network: the network's name, for the error.
+        network: name of the network, for the error.
         channels: expected number of channels.
         smallest: smallest height and width.
         exact: whether `smallest` is the only height and width.

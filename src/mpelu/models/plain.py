@@ -17,7 +17,7 @@ _MOMENTUM = 0.001
 
 
 def bins(size: int, count: int) -> tuple[int, int]:
-    """Caffe's pyramid level of count x count bins on a map: side of a bin, and padding ahead.
+    """Returns a bin's side and the leading padding of Caffe's pyramid level of count x count bins.
 
     Example:
         >>> bins(20, 8)
@@ -28,16 +28,16 @@ def bins(size: int, count: int) -> tuple[int, int]:
 
 
 def levels(size: int) -> tuple[int, ...]:
-    """The levels Caffe takes on a map of this size: those without a bin of padding alone."""
+    """Returns the levels Caffe uses on a map of this size: those without bins of mere padding."""
     sides = {count: bins(size, count) for count in LEVELS}
     return tuple(count for count, (side, padding) in sides.items() if padding < side)
 
 
 class SpatialPyramid(nn.Module):
-    """Maximum of every bin of every level, with Caffe's bins.
+    """Takes the maximum of every bin of every level, with Caffe's bins.
 
-    Where bins don't divide the map, adaptive pooling lets them overlap; Caffe pads the map instead
-    and leaves the padding out of the maximum.
+    If bins don't divide the map, adaptive pooling lets them overlap; Caffe pads the map instead
+    and excludes the padding from the maximum.
 
     Args:
         size: height and width of the map.
@@ -70,7 +70,7 @@ class SpatialPyramid(nn.Module):
 
 
 def _padding(index: int) -> int:
-    """Padding of the index-th convolution: every second one up to the 11th, then all."""
+    """Returns the padding of the index-th convolution: 1 for 3, 5, 7, 9 and from 11 on, else 0."""
     return 0 if index == 1 or (index < 12 and index % 2 == 0) else 1
 
 
@@ -89,32 +89,32 @@ def build(
     norm_momentum: float = _MOMENTUM,
     small_maps: bool = False,
 ) -> nn.Sequential:
-    """Convolutions in three stages, spatial pyramid pooling and three linear layers.
+    """Builds convolutions in three stages, spatial pyramid pooling and three linear layers.
 
-    From the 12th on each convolution lets the map grow by one, as in the published files: to
-    20x20, 35x35 and 57x57 at 15, 30 and 52 layers. On small images the pyramid leaves out levels
-    that would have bins without a pixel.
+    From the 12th on, each convolution lets the map grow by one, as in the published files: to
+    20x20, 35x35 and 57x57 with 15, 30 and 52 layers. On small images the pyramid omits levels that
+    would have bins without a pixel.
 
-    With `small_maps` it is a network for studying depth: 3x3 convolutions of one width, the first
-    of stride 2, all on maps of half the image's size, and one linear layer. It can have any depth;
-    one layer is softmax regression.
+    With `small_maps`, it is a network for studying depth: 3x3 convolutions of one width, the first
+    with stride 2, all on maps of half the image's size, and one linear layer. It can have any
+    depth; a single layer is softmax regression.
 
     Args:
-        name: the network's name, for errors.
-        depth: number of weight layers, 15 or more; with small_maps 1 or more.
-        activation: the activation after every convolution and the first two linear layers.
+        name: name of the network, for errors.
+        depth: number of weight layers: at least 15, or at least 1 with small_maps.
+        activation: activation after every convolution and the first two linear layers.
         num_classes: number of outputs.
         in_channels: number of channels of the images.
         batch_norm: whether batch norm, without scale and shift, precedes each activation; None for
-            the paper's choice, at 15 layers only.
-        dropout: dropout rate after the first two linear layers; None for the paper's choice, 0 at
-            15 layers and 0.5 beyond.
+            the paper's choice, which is True with 15 layers only.
+        dropout: dropout rate after the first two linear layers; None for the paper's choice, 0 with
+            15 layers and 0.5 with more.
         width: channels of the first stage; the others have twice and four times as many.
         fc_width: width of the first two linear layers.
         input_size: height and width of the images.
         norm_momentum: momentum of running statistics; the published one needs thousands of steps.
-        small_maps: make all convolutions 3x3, with the same width, on maps of half the image's
-            size. dropout and fc_width don't apply, and batch_norm counts only if True.
+        small_maps: whether to make all convolutions 3x3, with the same width, on maps of half the
+            image's size. dropout and fc_width then don't apply, and batch_norm is off by default.
     """
     if small_maps:
         if dropout:

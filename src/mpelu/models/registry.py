@@ -1,4 +1,4 @@
-"""Networks by name."""
+"""Builds networks by name."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Family:
     build: Callable[..., nn.Module]
     """Takes the name and its numbers, then keywords."""
     sizes: tuple[str, ...] = ("",)
-    """What follows the family's name in the names of the paper's networks."""
+    """Endings, after the family's name, of the names of the paper's networks."""
     activation: str | None = "mpelu"
-    """The network's own; None for maxout, which is no function of one value."""
+    """Activation by default; None for maxout, which isn't a function of one value."""
     alpha: float = 1.0
     """Initial alpha of an MPELU."""
     num_classes: int = 10
     input_size: int = 32
     layers: int = 0
-    """Weight layers, where the name doesn't begin its numbers with them."""
+    """Number of weight layers, if it isn't the first number in the name."""
     design: residual.ResidualDesign | None = None
-    """The design of its networks, if they are residual networks."""
+    """Design of its networks, if they are residual networks."""
 
     def numbers(self) -> int:
-        """How many numbers the name ends in."""
+        """Returns how many numbers the name ends in."""
         return len(self.sizes[0].split("-")) if self.sizes[0] else 0
 
 
@@ -77,7 +77,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def names() -> list[str]:
-    """The names of the paper's networks. `create` takes other depths of the same families too.
+    """Returns the names of the paper's networks. `create` also takes other depths of each family.
 
     Example:
         >>> names()[:3]
@@ -129,20 +129,20 @@ def create(
 ) -> nn.Module:
     """Builds a network by name, with initial weights.
 
-    Under `torch.device("meta")` it has shapes and no values, which is quick.
+    Under `torch.device("meta")` it has shapes but no values, which is fast.
 
     Args:
-        name: one of `names()`, or of their families with another depth that fits.
+        name: one of `names()`, or a name of the same form with another valid depth.
         num_classes: number of outputs; None for the paper's: 1000 for plain, 100 for elu-18, 10 for
             all others.
-        activation: a name of `mpelu.activations.TABLE`, such as "gelu", "package.module:factory",
-            or a callable from a number of channels to a new module, in place of the network's own.
-            Learnable activations have their own parameters for each channel, at each place.
-        alpha: (initial) alpha of MPELU, ELU and CELU, negative slope of leaky ReLU, PReLU and
-            SReLU. None for the activation's default; for MPELU what the paper gives the network.
-        beta: initial beta of MPELU, 1 if None.
+        activation: name in `mpelu.activations.TABLE`, such as "gelu", "package.module:factory", or
+            a callable from a number of channels to a new module; replaces the network's own.
+            Learnable activations have separate parameters for each channel, at each place.
+        alpha: alpha of ELU and CELU, initial alpha of MPELU, (initial) negative slope of leaky
+            ReLU, PReLU and SReLU. None for the activation's default; for MPELU, the paper's choice.
+        beta: initial beta of MPELU; None for 1.
         in_channels: number of channels of the images.
-        **options: options of the network, see the builders: `width`, `shortcut` and
+        **options: options of the network (see the builders): `width`, `shortcut` and
             `gradient_checkpointing` of residual networks, `batch_norm`, `dropout`, `width`,
             `fc_width`, `input_size`, `norm_momentum` and `small_maps` of plain ones, `input_size`
             of dsn.
@@ -154,9 +154,9 @@ def create(
         ValueError: for an unknown name or option, or one that doesn't fit.
 
     Warns:
-        UserWarning: for a residual network of the depth of one of torchvision's, such as
-            "resnet-50". Residual networks are those for CIFAR, with a quarter of the channels and
-            no pooling after the first convolution.
+        UserWarning: for a residual network with the depth of one of torchvision's, such as
+            "resnet-50". The residual networks here are those for CIFAR, with a quarter of the
+            channels and no pooling after the first convolution.
 
     Example:
         >>> network = create("nopre-resnet-164", num_classes=100)
@@ -177,7 +177,7 @@ def create(
     if chosen is None:
         for option, value in {"alpha": alpha, "beta": beta}.items():
             if value is not None:
-                raise ValueError(f"{option}: expected None, since maxout has none; got {value!r}")
+                raise ValueError(f"{option}: maxout takes no {option}, got {value!r}")
     network = family.build(
         name,
         *numbers,

@@ -28,42 +28,42 @@ SHORTCUTS = ("A", "B", "C", "conv")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResidualDesign:
-    """A residual network in words: "conv3" and "conv1" (the kernel size), "bn" and "act".
+    """Describes a residual network in words: "conv3", "conv1" (with kernel size), "bn" and "act".
 
-    Three stages of n blocks each, the second and third starting with stride 2. A block gives
+    It has three stages of n blocks each; the second and third start with stride 2. A block computes
     after(shortcut + branch(before(input))).
     """
 
     branch: str
-    """The residual function. The first convolution has the stride. Three convolutions make a
+    """Residual function. Its first convolution has the stride. Three convolutions make a
     bottleneck: the last is four times as wide as the others."""
     before: str = ""
-    """Ahead of the branch; where the block changes shape, ahead of the shortcut as well."""
+    """Layers before the branch; if the block changes shape, before the shortcut as well."""
     after: str = ""
-    """After the addition."""
+    """Layers after the addition."""
     stem: str = "conv3 bn act"
-    """Ahead of the blocks."""
+    """Layers before the blocks."""
     tail: str = ""
-    """After the blocks, before the average over the map and the linear classifier."""
+    """Layers after the blocks, before the average over the map and the linear classifier."""
     shortcut: str = "conv"
-    """Where the shape changes: "A" subsampling and zero channels, "B" 1x1 convolution and BN,
-    "conv" 1x1 convolution alone. "C" is "B" in every block."""
+    """Shortcut where the shape changes: "A" subsamples and adds zero channels, "B" is a 1x1
+    convolution and BN, "conv" the convolution alone. "C" is "B" in every block."""
     after_start: tuple[float, float] | None = None
-    """alpha and beta at the start of an MPELU after the addition, if not as everywhere else."""
+    """Initial alpha and beta of an MPELU after the addition, if different from the others."""
     last_survival: float = 1.0
-    """Stochastic depth: the probability that the last block is kept in a training step, falling
-    linearly from 1 ahead of the first."""
+    """Stochastic depth: probability that the last block is kept in a training step; it falls
+    linearly from 1 before the first block."""
     layers_outside: int = 2
-    """Weight layers a depth counts besides those of the branches: the stem and the classifier."""
+    """Weight layers that the depth counts besides those in branches: stem and classifier."""
 
     @property
     def convolutions(self) -> int:
-        """Convolutions in a branch."""
+        """Number of convolutions in a branch."""
         return self.branch.count("conv")
 
     @property
     def expansion(self) -> int:
-        """Channels of a block's output for each channel inside it: 4 in a bottleneck."""
+        """Ratio of a block's output channels to the channels inside it: 4 in a bottleneck."""
         return 4 if self.convolutions == 3 else 1
 
 
@@ -80,7 +80,7 @@ NON_BOTTLENECK = ResidualDesign(branch=BASIC, shortcut="A")
 PRE = ResidualDesign(before=BN_ACT, branch=BOTTLENECK, stem="conv3", tail=BN_ACT)
 """Full pre-activation as published, Fig. 4(c)."""
 MPELU_PRE = ResidualDesign(before=BN_ACT, branch=BOTTLENECK, tail=BN_ACT)
-"""Fig. 4(d), with BN_1 and MPELU after the stem as the paper's other networks have."""
+"""Fig. 4(d), with BN_1 and MPELU after the stem as in the paper's other networks."""
 MPELU_ONLY_PRE_BN = ResidualDesign(before="act", branch=BOTTLENECK + " bn", tail=BN_ACT)
 """Fig. 5(a)."""
 MPELU_ONLY_PRE = ResidualDesign(before="act", branch=BOTTLENECK, tail=BN_ACT)
@@ -101,18 +101,18 @@ WIDE = ResidualDesign(
     before=BN_ACT, branch="conv3 bn act conv3", stem="conv3", tail=BN_ACT, layers_outside=4
 )
 """Wide ResNet (Zagoruyko and Komodakis, 1605.07146), without dropout. Its depth counts the stem
-and three shortcuts, not the classifier."""
+and three shortcuts, but not the classifier."""
 
 
 def _stack(
     order: str, channels: Sequence[int], activation: ActivationSpec, stride: int = 1
 ) -> nn.Sequential:
-    """The layers of an order in words.
+    """Builds layers from their order in words.
 
     Args:
-        order: words out of "conv1", "conv3", "bn" and "act".
+        order: sequence of the words "conv1", "conv3", "bn" and "act".
         channels: channels of the input, then of the output of each convolution.
-        activation: the activation that "act" stands for.
+        activation: activation that "act" stands for.
         stride: stride of the first convolution.
     """
     layers = nn.Sequential()
@@ -133,7 +133,7 @@ def _stack(
 
 
 class Subsample(nn.Module):
-    """Shortcut option A: every stride-th pixel, zero channels appended.
+    """Shortcut option A: keeps every stride-th pixel and appends zero channels.
 
     Shape:
         - Input: [batch, channels, height, width].
@@ -163,25 +163,25 @@ def _shortcut(kind: str, before: int, after: int, stride: int) -> nn.Module:
 
 
 def _draw() -> float:
-    """Uniform between 0 and 1; from the CPU's generator, so that no device has to be waited for."""
+    """Draws a uniform number from the CPU's generator, so that no device has to be waited for."""
     return torch.rand((), device="cpu").item()
 
 
 class Block(nn.Module):
-    """after(shortcut + branch(before(input))).
+    """Computes after(shortcut + branch(before(input))).
 
     Args:
-        before: layers ahead of the branch.
-        branch: the residual function.
-        shortcut: the way around the branch.
+        before: layers before the branch.
+        branch: residual function.
+        shortcut: path around the branch.
         after: layers after the addition.
-        shared: whether the shortcut starts after `before` too.
+        shared: whether the shortcut also starts after `before`.
         survival: probability that a training step uses the branch, drawn once for the whole batch.
-            Outside of training the branch is multiplied by it.
+            Outside training, the branch is multiplied by it.
 
     Shape:
         - Input: [batch, channels, height, width].
-        - Output: as the branch gives.
+        - Output: shape of the branch's output.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Block(nn.Module):
 
 
 class ResidualNetwork(nn.Module):
-    """Stem, blocks, tail and classifier.
+    """Residual network: stem, blocks, tail and classifier.
 
     Shape:
         - Input: [batch, in_channels, height, width].
@@ -255,17 +255,17 @@ class ResidualNetwork(nn.Module):
 
 
 def run_in_segments(blocks: nn.Sequential, input: Tensor) -> Tensor:
-    """Runs the blocks, keeping for backward only the input of every sqrt(n)-th of n.
+    """Runs n blocks, keeping only the input of every sqrt(n)-th block for backward.
 
-    Backward runs each segment once more, so at most about 2 sqrt(n) blocks are held at a time. The
-    second run draws the same random numbers and leaves batch statistics alone.
+    Backward reruns each segment, so at most about 2 sqrt(n) blocks are held at a time. The second
+    run draws the same random numbers and leaves batch statistics unchanged.
 
     Args:
         blocks: blocks to run, in order.
         input: input of the first block.
 
     Returns:
-        The output of the last block, the same to the bit as `blocks(input)`.
+        The output of the last block, bitwise equal to `blocks(input)`.
     """
     size = max(1, round(math.sqrt(len(blocks))))
     for start in range(0, len(blocks), size):
@@ -275,8 +275,8 @@ def run_in_segments(blocks: nn.Sequential, input: Tensor) -> Tensor:
             input,
             use_reentrant=False,
             context_fn=partial(_first_and_second_run, segment),
-            # torch would stop once the last tensor is kept, which for an RReLU is before its noise
-            # is drawn: wrong gradients.
+            # torch would stop once the last tensor is saved. For an RReLU this is before its noise
+            # is drawn, which would give wrong gradients.
             early_stop=False,
         )
     return input
@@ -290,7 +290,7 @@ def _first_and_second_run(
 
 @contextmanager
 def _statistics_left_alone(segment: nn.Module) -> Iterator[None]:
-    """Batch statistics go to copies, since turning them off would change what backward keeps."""
+    """Sends batch statistics to copies, since turning them off would change what backward keeps."""
     norms = [module for module in segment.modules() if isinstance(module, _BatchNorm)]
     kept = [(norm, dict(norm.named_buffers(recurse=False))) for norm in norms]
     for norm, buffers in kept:
@@ -331,20 +331,20 @@ def build(
     shortcut: str | None = None,
     gradient_checkpointing: bool = False,
 ) -> ResidualNetwork:
-    """A residual network for small images.
+    """Builds a residual network for small images.
 
     Args:
-        design: the variant.
-        name: the network's name, for errors.
+        design: variant to build.
+        name: name of the network, for errors.
         depth: number of weight layers.
         widening: factor by which the blocks are wider (Wide ResNet).
-        activation: the activation that "act" stands for.
+        activation: activation that "act" stands for.
         num_classes: number of outputs.
         in_channels: number of channels of the images.
         width: channels of the stem and the first stage; the others have twice and four times as
             many.
         shortcut: "A", "B", "C" or "conv" (default: the design's).
-        gradient_checkpointing: keep the activations of about 2 sqrt(n) of n blocks in training.
+        gradient_checkpointing: whether training keeps the activations of about 2 sqrt(n) blocks.
     """
     count = blocks_per_stage(name, design, depth)
     at_least(f"{name}: widening", widening, 1)

@@ -1,6 +1,6 @@
-"""Signals in wide networks of random weights: correlation maps, critical variances, shapes.
+"""Signals in wide networks with random weights: correlation maps, critical variances, shapes.
 
-Everything is computed in float64 by torch alone. docs/depth.md derives what is here.
+Everything is computed in float64 with torch alone. docs/depth.md has the derivations.
 """
 
 from mpelu.theory.correlation import (

@@ -1,9 +1,9 @@
-"""How two inputs are drawn together by an activation: the correlation map and its slope.
+"""The correlation map of an activation and its slope: how it makes two inputs more alike.
 
 Two Gaussian inputs y1 and y2 of the same mean and variance have the correlation c. The map takes c
-to C(c) = E[f(y1) f(y2)] / E[f^2]. Given y1, y2 is Gaussian too, so the expectation over y2 is that
-of a shifted Gaussian: in closed form for the exponential and the leaky family, by quadrature for
-any other function. The expectation over y1 is a quadrature of fixed cost.
+to C(c) = E[f(y1) f(y2)] / E[f^2]. Given y1, y2 is Gaussian too, so the expectation over y2 is one
+over a shifted Gaussian. It has a closed form for the exponential and the leaky family; other
+functions need quadrature. The expectation over y1 is a quadrature of fixed cost.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from mpelu.gaussian import (
 )
 
 _FINE = 36
-"""Halvings of the panels for the slope, which may jump within sqrt(1 - c^2) of a kink."""
+"""Number of panel halvings for the slope, which may jump within sqrt(1 - c^2) of a kink."""
 _EQUAL = 1e-15
-"""Two inputs whose correlation is this close to one are the same."""
+"""Distance of a correlation from one within which two inputs count as the same."""
 _SMOOTH = 1e-12
-"""Quadratures that differ by less than this agree."""
+"""Relative difference within which two quadratures agree."""
 _BELOW = 0.3
-"""Share of a panel below the place that it straddles."""
+"""Fraction of a panel that lies below the place it straddles."""
 _NARROWEST = 1e-3
 
 
@@ -44,14 +44,14 @@ def covariance(
     mean: float | Tensor = 0.0,
     variance: float | Tensor = 1.0,
 ) -> Tensor:
-    """E[f(y1) f(y2)] of two Gaussian inputs with this correlation, not centered.
+    """Returns E[f(y1) f(y2)], not centered, for two Gaussian inputs with this correlation.
 
     Args:
-        function: the activation, as `mpelu.activations.describe` gives it.
-        correlation: from -1 to 1; a number or shape [n], or [channels] if the function's
-            parameters differ by channel.
-        mean: of both inputs, a number or as correlation.
-        variance: of both inputs, positive; as mean.
+        function: activation as returned by `mpelu.activations.describe`.
+        correlation: correlation from -1 to 1; a number or shape [n], or [channels] if the
+            function's parameters differ by channel.
+        mean: mean of both inputs, a number or like correlation.
+        variance: positive variance of both inputs, like mean.
 
     Returns:
         A float64 tensor of shape [n] or [channels].
@@ -73,9 +73,9 @@ def slope_covariance(
     mean: float | Tensor = 0.0,
     variance: float | Tensor = 1.0,
 ) -> Tensor:
-    """E[f'(y1) f'(y2)], the derivative of `covariance` by the covariance of the inputs.
+    """Returns E[f'(y1) f'(y2)], the derivative of `covariance` by the covariance of the inputs.
 
-    Args and returns are those of `covariance`.
+    Takes and returns the same as `covariance`.
     """
     return _expected(
         function, correlation, mean, variance, function.derivative, _conditional_slope, _FINE
@@ -85,9 +85,9 @@ def slope_covariance(
 def correlation_map(
     function: ElementwiseFunction, correlation: float | Tensor, variance: float | Tensor = 1.0
 ) -> Tensor:
-    """C(c) = E[f(y1) f(y2)] / E[f^2] for inputs of mean zero.
+    """Returns C(c) = E[f(y1) f(y2)] / E[f^2] for inputs with mean zero.
 
-    Args and returns are those of `covariance`.
+    Takes and returns the same as `covariance`, without the mean.
 
     Example:
         >>> from mpelu.activations import describe
@@ -100,9 +100,9 @@ def correlation_map(
 def correlation_slope(
     function: ElementwiseFunction, correlation: float | Tensor, variance: float | Tensor = 1.0
 ) -> Tensor:
-    """C'(c) for inputs of mean zero. C'(1) = variance E[f'^2] / E[f^2].
+    """Returns C'(c) for inputs with mean zero. C'(1) = variance E[f'^2] / E[f^2].
 
-    Args and returns are those of `covariance`.
+    Takes and returns the same as `covariance`, without the mean.
     """
     second = function.moments(0.0, variance)[1]
     return slope_covariance(function, correlation, 0.0, variance) * variance / second
@@ -111,14 +111,14 @@ def correlation_slope(
 def critical_variances(
     function: ElementwiseFunction, variance: float = 1.0
 ) -> tuple[float, float] | None:
-    """n Var(w) and Var(b) that keep both the signal's and the gradient's variance.
+    """Returns the n Var(w) and Var(b) that preserve the variance of both signal and gradient.
 
-    n Var(w) = 1 / E[f'^2] keeps gradients, and Var(b) = q - E[f^2] / E[f'^2] then keeps the signal
-    (the edge of chaos). None if Var(b) would be negative.
+    n Var(w) = 1 / E[f'^2] preserves gradients, and Var(b) = q - E[f^2] / E[f'^2] then preserves the
+    signal (the edge of chaos). Returns None if Var(b) would be negative.
 
     Args:
-        function: the activation, as `mpelu.activations.describe` gives it.
-        variance: q, before the activation.
+        function: activation as returned by `mpelu.activations.describe`.
+        variance: variance q before the activation.
 
     Example:
         >>> from mpelu.activations import describe
@@ -133,10 +133,10 @@ def critical_variances(
 
 
 def _real_kinks(function: ElementwiseFunction, sigma: Tensor) -> list[float | Tensor]:
-    """Those of the function's likely kinks that a panel as wide as sigma must not straddle.
+    """Returns those of the likely kinks that a panel as wide as sigma must not straddle.
 
-    One panel across the place and two that end there agree where the function is smooth enough.
-    The place isn't in their middle, where an odd jump would cancel.
+    If the function is smooth enough at a place, one panel across it agrees with two that end there.
+    The place isn't in the middle of the panel, where an odd jump would cancel.
     """
     if function.has_closed_form:
         return list(function.kinks)
@@ -155,7 +155,7 @@ def _real_kinks(function: ElementwiseFunction, sigma: Tensor) -> list[float | Te
 
 
 Conditional = Callable[[ElementwiseFunction, Tensor, Tensor], Tensor]
-"""The mean of a function under N(mean [points, n], variance [n])."""
+"""Returns the mean of a function under N(mean [points, n], variance [n])."""
 
 
 def _expected(
@@ -221,7 +221,7 @@ def _by_quadrature(
     mean: Tensor,
     variance: Tensor,
 ) -> Tensor:
-    """Column by column, which bounds the memory."""
+    """Integrates column by column, which limits the memory used."""
     columns = []
     places = _real_kinks(function, variance.sqrt())
     for index, column in enumerate(mean.T):
@@ -234,7 +234,7 @@ def _by_quadrature(
         else:
 
             def chosen(y: Tensor, index: int = index) -> Tensor:
-                """The function of one channel, at any number of points."""
+                """Evaluates one channel's function at any number of points."""
                 flat = y.reshape(-1, 1).expand(-1, function.channels)
                 return apply(flat)[:, index].reshape(y.shape)
 

@@ -1,9 +1,9 @@
-"""The shape of MPELU that fits a network's depth.
+"""Finds the shape of MPELU that fits a network's depth.
 
-With alpha beta = 1 MPELU is the identity plus a curvature that grows with beta. Each layer draws
-two unrelated inputs a little together. Over the whole network this must neither be nothing, for
-then the network is linear, nor everything, for then all inputs look alike. So beta is chosen such
-that two unrelated inputs leave the network with a given correlation, C_f(0).
+With alpha beta = 1, MPELU is the identity plus a curvature that grows with beta. Each layer makes
+two unrelated inputs a little more alike. If the whole network doesn't do so at all, it is linear;
+if it does so completely, all inputs look the same. So beta is chosen such that two unrelated
+inputs leave the network with a given correlation, C_f(0).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _DEGREE = 24
 _SMALLEST_BETA, _LARGEST_BETA = 1e-4, 1e3
 
 Map = Callable[[float], float]
-"""From the correlation before a layer and its activation to that after them."""
+"""Maps the correlation before a layer and its activation to the correlation after them."""
 Network = Callable[[Map], float]
-"""From the map of one activation to the C_f(0) of the whole network."""
+"""Takes the map of one activation and returns the C_f(0) of the whole network."""
 
 
 def tabulated_map(function: ElementwiseFunction, critical: bool = False) -> Map:
-    """The correlation map at unit variance as a polynomial, for use layer by layer.
+    """Returns the correlation map at unit variance as a polynomial, to apply layer by layer.
 
-    It is smooth in sqrt(1 - c), in which it is interpolated at Chebyshev nodes. Off by less than
-    1e-9 for correlations from 0 to 1.
+    The map is smooth in sqrt(1 - c), so it is interpolated in it at Chebyshev nodes. The error is
+    less than 1e-9 for correlations from 0 to 1.
 
     Args:
-        function: the activation, with one channel.
-        critical: whether biases of the critical variance are added (see `critical_variances`).
+        function: activation with one channel.
+        critical: whether to add biases with the critical variance (see `critical_variances`).
 
     Example:
         >>> from mpelu.activations import describe
@@ -67,12 +67,12 @@ def tabulated_map(function: ElementwiseFunction, critical: bool = False) -> Map:
 @lru_cache(maxsize=256)
 @plain_tensors()
 def exponential_map(alpha: float, beta: float, critical: bool = False) -> Map:
-    """`tabulated_map` of MPELU, calculated once for each shape."""
+    """Returns the `tabulated_map` of MPELU, calculated once for each shape."""
     return tabulated_map(exponential(alpha, beta), critical)
 
 
 def chain(depth: int) -> Network:
-    """A plain network: `depth` activations, one after the other."""
+    """Returns a plain network of `depth` activations, one after the other."""
 
     def correlation(step: Map) -> float:
         found = 0.0
@@ -84,7 +84,7 @@ def chain(depth: int) -> Network:
 
 
 def network_correlation(network: Network, beta: float, critical: bool = False) -> float:
-    """C_f(0) of a network whose MPELUs have this beta, and alpha = 1 / beta.
+    """Returns C_f(0) of a network whose MPELUs have this beta and alpha = 1 / beta.
 
     Example:
         >>> round(network_correlation(chain(100), beta=0.3), 3)
@@ -96,16 +96,16 @@ def network_correlation(network: Network, beta: float, critical: bool = False) -
 def beta_for(
     network: Network, target: float, critical: bool = False, largest: float = _LARGEST_BETA
 ) -> float:
-    """beta at which C_f(0) of the network has the target value, with alpha = 1 / beta.
+    """Finds the beta at which C_f(0) of the network reaches the target, with alpha = 1 / beta.
 
     Args:
-        network: its structure; `chain(depth)` for a plain one.
-        target: C_f(0), above 0 and below 1.
-        critical: whether biases of the critical variance are added.
-        largest: the largest beta allowed.
+        network: structure of the network; `chain(depth)` for a plain one.
+        target: value of C_f(0), above 0 and below 1.
+        critical: whether to add biases with the critical variance.
+        largest: largest beta allowed.
 
     Raises:
-        ValueError: if no beta up to the largest reaches the target; it names the limit.
+        ValueError: if no beta up to `largest` reaches the target; the message names the limit.
 
     Example:
         >>> round(beta_for(chain(100), 0.5), 4)
@@ -117,18 +117,18 @@ def beta_for(
     limit = network_correlation(network, largest, critical)
     if limit < target:
         raise ValueError(
-            f"expected a target for C_f(0) up to {limit:.4g}, this network's limit at beta "
+            f"expected a target for C_f(0) of at most {limit:.4g}, this network's limit at beta "
             f"{largest:g}, got {target:g}"
         )
     floor = network_correlation(network, _SMALLEST_BETA, critical)
     if floor > target:
         raise ValueError(
-            f"expected a target for C_f(0) from {floor:.4g}, this network's limit at beta "
+            f"expected a target for C_f(0) of at least {floor:.4g}, this network's limit at beta "
             f"{_SMALLEST_BETA:g}, got {target:g}"
         )
 
     def excess(correlation: float) -> float:
-        """Nearly a straight line in log(beta)."""
+        """Returns a distance from the target that is nearly linear in log(beta)."""
         return _log_odds(correlation) - _log_odds(target)
 
     return math.exp(
@@ -153,7 +153,7 @@ def _root(
     below: float,
     above: float,
 ) -> float:
-    """Of an increasing function, by false position with the Illinois rule."""
+    """Finds the root of an increasing function by false position with the Illinois rule."""
     side = 0
     for _ in range(100):
         middle = (low * above - high * below) / (above - below)

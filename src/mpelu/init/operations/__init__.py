@@ -1,10 +1,10 @@
-"""How each operation changes the signal that goes through it: one rule per operation.
+"""Rules for how operations change the signal that passes through them, one for each operation.
 
-`registry` has the table of rules, and the way from a call to the signal after it. `shapes` has the
-rules of operations that keep values or join them, `values` those of arithmetic and activations,
-`reductions` those of norms, pooling and products; each registers its rules when it is imported. A
-function without a rule is tried for being elementwise. After anything else the variance is taken to
-be one, and the report says so.
+`registry` has the table of rules, and finds the signal after a call. `shapes` has the rules for
+operations that keep or join values, `values` for arithmetic and activations, and `reductions` for
+norms, pooling and products; each registers its rules when it is imported. A function without a rule
+is run to see whether it is elementwise. After anything else the variance is assumed to be one, and
+the report says so.
 """
 
 from mpelu.init.operations.reductions import (

@@ -1,5 +1,5 @@
-"""Rules for many values at once: norms, which set the scale of a signal and end every doubt about
-it, pooling, products, attention and recurrent layers.
+"""Rules for operations over many values: norms, which set the scale of a signal and end every doubt
+about it, pooling, products, attention and recurrent layers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _norm_function(step: Step) -> Signal:
     call = step.call
     positions = {"batch_norm": 3, "instance_norm": 3}.get(call.name, 2)
     weight, bias = call.argument(positions, "weight"), call.argument(positions + 1, "bias")
-    # Those that are trained are ones and zeros, or will be; a scale of zeros opens by training.
+    # Trained ones are or will be set to 1 and 0; a scale of all zeros opens during training.
     is_closed = isinstance(weight, nn.Parameter) and not weight.is_meta and not weight.any()
     scale = constant_signal(weight).mean if is_closed or _is_fixed(weight) else 1.0
     shift = constant_signal(bias).mean if _is_fixed(bias) else 0.0
@@ -99,12 +99,12 @@ def _root_mean_square(signal: Signal) -> tuple[Value, Value]:
 
 
 def normalized(signal: Signal, mean: Value, variance: Value) -> Signal:
-    """After a norm, which ends every doubt about the scale before it."""
+    """Returns the signal after a norm, which ends every doubt about the scale before it."""
     return replace(
         signal,
         mean=mean,
         variance=variance,
-        factor=1.0,
+        first_order=1.0,
         before=None,
         layer=None,
         doubts=(),
@@ -130,7 +130,7 @@ _KEEPERS, _NORMERS = frozenset([keeps, mixes]), frozenset([_norm_module, _norm_f
 
 
 def ends_in_norm(index: int, calls: Sequence[Call], consumers: Mapping[int, list[int]]) -> bool:
-    """Whether the output of a call reaches nothing but a norm, which ignores its scale."""
+    """Returns whether the output of a call reaches only a norm, which ignores its scale."""
     while len(consumers.get(index, ())) == 1:
         index = consumers[index][0]
         rule = rule_for(calls[index].target)
@@ -142,14 +142,14 @@ def ends_in_norm(index: int, calls: Sequence[Call], consumers: Mapping[int, list
 
 
 def _normalizes(call: Call) -> bool:
-    """Whether the call is a norm that is trained."""
+    """Returns whether the call is a norm that isn't frozen."""
     if call.target is None or is_frozen_norm(call):
         return False
     return rule_for(call.target) in _NORMERS
 
 
 def is_plain(calls: Sequence[Call]) -> bool:
-    """Whether a network has neither norms nor shortcuts, so that depth is left to its weights."""
+    """Returns whether a network has neither norms nor shortcuts, which would help with depth."""
     return not any(
         _normalizes(call) or (len(call.fed_by) > 1 and added_signals(call)) for call in calls
     )
@@ -160,7 +160,7 @@ def is_frozen_norm(call: Call) -> bool:
 
 
 def _count(call: Call, shapes: Sequence[torch.Size | None]) -> int:
-    """How many inputs an output stands for; 1 where the shapes are not known."""
+    """Returns how many inputs an output combines; 1 if the shapes are unknown."""
     before = shapes[call.fed_by[0]]
     if before is None or call.shape is None:
         return 1
@@ -172,7 +172,7 @@ def _pool(step: Step, kind: str, kernel: Any, dims: int) -> Signal:
         count = kernel**dims
     elif isinstance(kernel, (tuple, list)) and all(isinstance(size, int) for size in kernel):
         count = math.prod(kernel) if len(kernel) == dims else math.prod(kernel) ** dims
-    elif kernel is not None:  # computed from a shape that is not known
+    elif kernel is not None:  # computed from an unknown shape
         return doubted(step.first, Note(f"fed by {step.call.name} over a window of unknown size"))
     else:
         count = _count(step.call, step.shapes)
@@ -183,7 +183,7 @@ def _pool(step: Step, kind: str, kernel: Any, dims: int) -> Signal:
 
 
 def _is_over_features(call: Call) -> bool:
-    """Whether a mean is over the last dimension alone, as in a norm written by hand."""
+    """Returns whether a mean is over the last dimension alone, as in a hand-written norm."""
     return not isinstance(call.target, nn.Module) and call.argument(1, "dim") in (-1, [-1], (-1,))
 
 
@@ -240,7 +240,9 @@ def _sum(step: Step) -> Signal | None:
     count = _count(step.call, step.shapes)
     signal = mixed(step.first)
     mean, variance = average(signal.mean) * count, average(signal.variance) * count
-    found = replace(signal, mean=mean, variance=variance, factor=average(signal.factor) * count)
+    found = replace(
+        signal, mean=mean, variance=variance, first_order=average(signal.first_order) * count
+    )
     if count == 1 or _is_over_features(step.call):
         return found
     return doubted(found, alone(step.call.name))
@@ -264,11 +266,13 @@ def _deviation(step: Step) -> Signal | None:
 
 
 def _spread(step: Step, mean: float) -> Signal:
-    """A statistic over many values, whose own variance is small."""
+    """Returns the signal of a statistic over many values, whose own variance is small."""
     count = _count(step.call, step.shapes)
     signal = mixed(step.first)
     variance = mean**2 / (2 * count)
-    return replace(signal, mean=mean, variance=variance, factor=mean**2, before=None, layer=None)
+    return replace(
+        signal, mean=mean, variance=variance, first_order=mean**2, before=None, layer=None
+    )
 
 
 @register_operation(*named("matmul", "mm", "bmm", "rmatmul"), Tensor.__matmul__, Tensor.__rmatmul__)
@@ -297,7 +301,7 @@ def _einsum(step: Step) -> Signal | None:
         shape = step.shape(value)
         if shape is None:
             return None
-        # An ellipsis stands for leading dimensions.
+        # An ellipsis represents leading dimensions.
         sizes = dict(zip(reversed(term), reversed(shape), strict=False))
         for name, size in sizes.items():
             if name not in output and (name not in terms.split(",")[0] or value is operands[0]):
@@ -319,11 +323,11 @@ def _softmax(step: Step) -> Signal | None:
     mean = 1 / count
     second = _largest_second(count, step.first.overall_variance) / count
     signal = mixed(step.first)
-    return replace(signal, mean=mean, variance=second - mean**2, factor=second)
+    return replace(signal, mean=mean, variance=second - mean**2, first_order=second)
 
 
 def _largest_second(count: int, variance: float) -> float:
-    """The sum of squares of a softmax over `count` scores of this variance: e^variance / count."""
+    """Returns a softmax's sum of squares over `count` scores: e^variance / count, at most 1."""
     return min(1.0, math.exp(min(50.0, max(0.0, variance))) / count)
 
 
@@ -346,7 +350,7 @@ def _attend(step: Step) -> Signal | None:
     scores = shape[-1] * scale**2 * average(step.signal(query).second)
     scores *= average(step.signal(key).second)
     variance = average(values.variance) * _largest_second(shape[-2], scores)
-    found = replace(values, variance=variance, factor=variance + average(values.mean) ** 2)
+    found = replace(values, variance=variance, first_order=variance + average(values.mean) ** 2)
     return doubted(found, alone("attention"))
 
 
@@ -359,7 +363,7 @@ def _embed(step: Step) -> Signal:
 
 
 def embedding_weight(call: Call) -> Tensor | None:
-    """The weight of an embedding; None for any other call."""
+    """Returns the weight of an embedding; None for any other call."""
     target: Any = call.target
     if isinstance(target, nn.Module):
         return target.weight if isinstance(target, (nn.Embedding, nn.EmbeddingBag)) else None
@@ -377,12 +381,12 @@ _UNITS, _STEPS = 8192, 64
 @lru_cache(maxsize=4)
 @plain_tensors()
 def hidden_second(kind: str) -> float:
-    """E[h^2] of a recurrent layer whose gates each see a sum of unit variance.
+    """Returns E[h^2] of a recurrent layer whose gates each see a sum of unit variance.
 
-    By simulation with independent Gaussian sums, from a zero state to its stationary one.
+    Simulates it with independent Gaussian sums, from a zero state to a stationary one.
 
     Args:
-        kind: "LSTM", "GRU" or "RNN".
+        kind: kind of the layer, "LSTM", "GRU" or "RNN".
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -407,4 +411,4 @@ def _recur(step: Step) -> Signal:
     second = hidden_second(type(step.call.target).__name__.removesuffix("Cell"))
     hidden = ElementwiseFunction(name=type(step.call.target).__name__, apply=torch.tanh)
     source = Source(step.call.name, hidden)
-    return Signal(variance=second, factor=second, sources=(source,))
+    return Signal(variance=second, first_order=second, sources=(source,))

@@ -1,8 +1,8 @@
-"""The table of rules, and the way from a call to the signal after it: by its rule, as an
-activation, or unknown.
+"""The table of rules, and the signal after a call: by its rule, as after an activation, or
+unknown.
 
-A rule is registered for exact keys: function objects, or classes of modules (a subclass has the
-rule of its nearest base class).
+A rule is registered for exact keys: function objects, or module classes (a subclass has the rule of
+its nearest base class).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mpelu.graph import (
     substitute,
 )
 from mpelu.init.signal import (
-    Factor,
+    FirstOrder,
     Note,
     Signal,
     activated,
@@ -50,28 +50,28 @@ class Step:
 
     call: Call
     signals: Mapping[int, Signal]
-    """The signals of the calls that feed it, by index."""
+    """Signals of the calls that feed it, by index."""
     shapes: Sequence[torch.Size | None]
-    """The shape of each call's output, by index."""
-    factor: Factor
-    """What a first-order rule takes for the second moment after an activation."""
+    """Shape of each call's output, by index."""
+    first_order: FirstOrder
+    """Returns the second moment after an activation according to a first-order rule."""
 
     @property
     def inputs(self) -> list[Signal]:
-        """The signals that enter the call, in order."""
+        """Signals that enter the call, in order."""
         return [self.signals[index] for index in self.call.fed_by]
 
     @property
     def first(self) -> Signal:
-        """The signal of the first input."""
+        """Signal of the first input."""
         return self.signals[self.call.fed_by[0]]
 
     def signal(self, value: Any) -> Signal:
-        """The signal of an argument of the call, be it computed or constant."""
+        """Returns the signal of an argument of the call, whether it is computed or constant."""
         return self.signals[value.index] if isinstance(value, Ref) else constant_signal(value)
 
     def shape(self, value: Any) -> torch.Size | None:
-        """The shape of an argument of the call, where it is known."""
+        """Returns the shape of an argument of the call, if it is known."""
         if isinstance(value, Ref):
             return self.shapes[value.index]
         return value.shape if isinstance(value, Tensor) else None
@@ -85,10 +85,10 @@ _RULES: dict[Any, Rule] = {}
 
 
 def register_operation(*targets: Any) -> Callable[[_Rule], _Rule]:
-    """Registers a rule for operations of your own: functions, or classes of modules.
+    """Registers a rule for operations of your own: functions or module classes.
 
     The rule takes a `Step` and returns the `Signal` after it. Modules of a registered class are not
-    looked into, so weights inside them are left as they were.
+    looked into, so weights inside them are left unchanged.
 
     Example:
         >>> class Halve(nn.Module):
@@ -111,7 +111,7 @@ def register_operation(*targets: Any) -> Callable[[_Rule], _Rule]:
 
 
 def rule_for(target: Any) -> Rule | None:
-    """The rule of an operation, or None. An ATen operation has the rule of torch's function."""
+    """Returns an operation's rule, or None; ATen operations have the rules of torch's functions."""
     if isinstance(target, OpOverload):
         target = target.overloadpacket
     if isinstance(target, OpOverloadPacket):
@@ -135,7 +135,7 @@ def _aten_rule(operation: OpOverloadPacket) -> Rule | None:
 
 
 def named(*names: str) -> Iterator[Any]:
-    """Every spelling of a function: in torch, as a method, in place, as an operator, functional."""
+    """Yields a function in all its forms: torch, method, in place, operator and functional."""
     for name in names:
         for place in (torch, Tensor, F, torch._C._nn, torch.special, operator, torch.linalg):
             for spelling in (name, f"{name}_", f"__{name}__", f"__i{name}__"):
@@ -150,15 +150,15 @@ def named(*names: str) -> Iterator[Any]:
 
 
 def alone(name: str) -> Note:
-    """Doubt about operations over many values."""
+    """Returns a note about operations over many values."""
     return Note(
-        f"fed by {name}, whose inputs are taken as independent",
-        "fed by operations over values that are taken as independent",
+        f"fed by {name}, whose inputs are assumed to be independent",
+        "fed by operations over values that are assumed to be independent",
     )
 
 
 def propagate(step: Step) -> Signal:
-    """The signal after any call that runs no layer."""
+    """Returns the signal after any call that runs no layer."""
     target = step.call.target
     if target is None:
         return _input(step.call)
@@ -170,12 +170,12 @@ def propagate(step: Step) -> Signal:
 
 
 def is_known(call: Call) -> bool:
-    """Whether the call runs a layer, an operation with a rule, or an activation."""
+    """Returns whether the call runs a layer, an operation with a rule, or an activation."""
     if layer_of(call) is not None or rule_for(call.target) is not None:
         return True
     if not isinstance(call.target, nn.Module):
         return False
-    # Asked for while the model runs, so trying a module must not be watched.
+    # The model may be running and being watched, which trying a module must not disturb.
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         return describe(call.target) is not None
 
@@ -187,10 +187,10 @@ def _input(call: Call) -> Signal:
 
 
 def _constant(call: Call) -> Signal:
-    """The signal after a call that nothing feeds, which computes the same for every input."""
+    """Returns the signal after a call that nothing feeds, and is the same for every input."""
     try:
         value = call.target(*call.args, **call.kwargs)  # type: ignore[misc]
-    except Exception:  # whatever a function called out of its context raises
+    except Exception:  # whatever a function raises when called outside its context
         return unknown_signal(call)
     return (
         constant_signal(value) if isinstance(value, (Tensor, int, float)) else unknown_signal(call)
@@ -198,18 +198,18 @@ def _constant(call: Call) -> Signal:
 
 
 def _without_rule(step: Step) -> Signal | None:
-    """A module or function nobody registered: an activation, if trying shows that it is one."""
+    """Tries whether a module or function without a rule is an activation."""
     call, target = step.call, step.call.target
     if not call.fed_by:
         return None
     if isinstance(target, nn.Module):
         activation = describe(target)
         if activation is not None:
-            return activated(step.first, call.name, activation, step.factor)
+            return activated(step.first, call.name, activation, step.first_order)
         if not is_opaque(target):
             return None
-        # Mostly checks of the input and changes of shape.
-        doubt = Note(f"fed through {call.name}, which has no rule; taken as passing its input on")
+        # Such modules mostly check their input or change its shape.
+        doubt = Note(f"fed through {call.name}, which has no rule; assumed to pass its input on")
         return doubted(replace(step.first, before=None, layer=None), doubt)
     if len(call.fed_by) > 1:
         return None
@@ -251,12 +251,12 @@ def elementwise(step: Step, probe: bool = False) -> Signal | None:
         )
     if activation is None:
         return None
-    after = activated(step.first, call.name, activation, step.factor)
+    after = activated(step.first, call.name, activation, step.first_order)
     is_finite = math.isfinite(average(after.second)) and average(after.second) < _LARGEST
     return after if is_finite else None
 
 
 def as_operation(signal: Signal) -> Signal:
-    """The signal of a function that is a step of a computation rather than an activation."""
+    """Marks a signal as coming from a step of a computation rather than from an activation."""
     sources = (replace(source, is_operation=True) for source in signal.sources)
     return replace(signal, sources=(*sources,))

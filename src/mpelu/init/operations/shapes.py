@@ -1,4 +1,4 @@
-"""Operations that keep the values or join them: shapes, order, copies, concatenation, constants."""
+"""Rules for operations that keep or join values: shapes, order, copies, joins and constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ prims: Any = torch.ops.prims
     dropout._DropoutNd,
     nn.Flatten,
     nn.Identity,
-    nn.Sequential,  # one without modules
+    nn.Sequential,  # an empty one
     nn.Unflatten,
     nn.Upsample,
     padding._ReflectionPadNd,
@@ -70,7 +70,7 @@ def mixes(step: Step) -> Signal | None:
 def _zeros(step: Step) -> Signal:
     shape = step.call.shape
     channels = shape[1] if shape is not None and len(shape) > 1 else None
-    return Signal(variance=0.0, factor=0.0, channels=channels)
+    return Signal(variance=0.0, first_order=0.0, channels=channels)
 
 
 @register_operation(*named("ones_like", "new_ones"))
@@ -106,25 +106,25 @@ def _where(step: Step) -> Signal | None:
 
 @register_operation(Tensor.__setitem__)
 def _assign(step: Step) -> Signal:
-    """The values assigned; what else the tensor holds is taken to be like them."""
+    """Returns the signal of the assigned values; the rest of the tensor is assumed to be alike."""
     return mixed(step.signal(step.call.args[2]))
 
 
 @register_operation(aten.copy, aten.copy_)
 def _copy(step: Step) -> Signal:
-    """The values copied; in place too."""
+    """Returns the signal of the copied values, also in place."""
     source = step.call.argument(1, "src")
     return step.signal(source) if isinstance(source, Ref) else mixed(step.first)
 
 
 def pad_amounts(call: Call) -> Any:
-    """How much is put before and after along each dimension, from the last one on."""
+    """Returns the padding before and after each dimension, starting with the last."""
     is_module = isinstance(call.target, nn.Module)
     return call.target.padding if is_module else call.argument(1, "pad", ())  # type: ignore[union-attr]
 
 
 def pads_zeros(call: Call) -> bool:
-    """Whether the call puts zeros around its input."""
+    """Returns whether the call puts zeros around its input."""
     if isinstance(call.target, padding._ConstantPadNd):
         return not call.target.value
     if isinstance(call.target, nn.Module) or call.name not in ("pad", "constant_pad_nd"):
@@ -136,7 +136,7 @@ def pads_zeros(call: Call) -> bool:
 
 @register_operation(padding._ConstantPadNd, *named("pad", "constant_pad_nd"))
 def _pad(step: Step) -> Signal | None:
-    """Zeros for new channels; new positions take their share of the moments."""
+    """Adds zeros for new channels; new positions reduce the moments by their share."""
     call, signal = step.call, step.first
     amounts = pad_amounts(call)
     dims = len(call.shape) if call.shape is not None else 4
@@ -144,7 +144,7 @@ def _pad(step: Step) -> Signal | None:
     if not isinstance(amounts, (tuple, list)):
         return signal
     if not all(isinstance(amount, int) for amount in amounts):
-        return doubted(signal, Note(f"fed by {call.name} by a number of zeros that is not known"))
+        return doubted(signal, Note(f"fed by {call.name}, which adds an unknown number of zeros"))
     if len(amounts) <= position or not any(amounts[position : position + 2]):
         before = step.shape(call.argument(0, "input"))
         if before is None or call.shape is None or not pads_zeros(call) or not any(amounts):
@@ -156,13 +156,13 @@ def _pad(step: Step) -> Signal | None:
     around = amounts[position : position + 2]
     if signal.channels is None:
         return signal
-    mean, variance, factor = (
+    mean, variance, moment = (
         F.pad(fit(values, signal.channels), tuple(around))
-        for values in (signal.mean, signal.variance, signal.factor)
+        for values in (signal.mean, signal.variance, signal.first_order)
     )
     channels = signal.channels + sum(around)
     return replace(
-        signal, mean=mean, variance=variance, factor=factor, channels=channels, before=None,
+        signal, mean=mean, variance=variance, first_order=moment, channels=channels, before=None,
         layer=None,
     )  # fmt: skip
 
@@ -177,17 +177,17 @@ def _index(step: Step) -> Signal:
     if index[1] == slice(None):
         return replace(signal, layer=None)
     try:
-        mean, variance, factor = (
+        mean, variance, moment = (
             fit(values, signal.channels)[index[1]]
-            for values in (signal.mean, signal.variance, signal.factor)
+            for values in (signal.mean, signal.variance, signal.first_order)
         )
-    except TypeError:  # a bound computed from a shape that is not known
+    except TypeError:  # a bound computed from an unknown shape
         return mixed(signal)
     if mean.numel() == 0:
         return mixed(signal)
     return replace(
-        signal, mean=mean, variance=variance, factor=factor, channels=mean.numel(), before=None,
-        layer=None,
+        signal, mean=mean, variance=variance, first_order=moment, channels=mean.numel(),
+        before=None, layer=None,
     )  # fmt: skip
 
 
@@ -214,18 +214,18 @@ def _concatenate(step: Step) -> Signal | None:
 
 
 def _weighted(signals: list[Signal], sizes: list[int]) -> Signal:
-    """The moments of parts of different sizes together."""
+    """Combines the moments of parts of different sizes."""
     joined = concatenated(signals, along_channels=False)
     total = sum(sizes)
-    mean, second, factor = (
+    mean, second, moment = (
         sum(average(value) * size for value, size in zip(values, sizes, strict=True)) / total
         for values in (
             [signal.mean for signal in signals],
             [signal.second for signal in signals],
-            [signal.factor for signal in signals],
+            [signal.first_order for signal in signals],
         )
     )
-    return replace(joined, mean=mean, variance=second - mean**2, factor=factor)
+    return replace(joined, mean=mean, variance=second - mean**2, first_order=moment)
 
 
 @register_operation(*named("stack", "hstack", "vstack", "dstack"))

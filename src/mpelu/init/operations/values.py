@@ -105,7 +105,7 @@ def _quotient(step: Step, numerator: Any, divisor: Any) -> Signal | None:
         layer=None,
         growth=-below.growth,
     )
-    return multiplied(step.signal(numerator), replace(inverse, factor=1 / center**2))
+    return multiplied(step.signal(numerator), replace(inverse, first_order=1 / center**2))
 
 
 def _finite(signal: Signal) -> Signal:
@@ -116,7 +116,7 @@ _ADDITIONS = frozenset(named("add", "radd", "sub", "subtract", "rsub"))
 
 
 def added_signals(call: Call) -> bool:
-    """Whether the call is an addition or subtraction."""
+    """Returns whether the call is an addition or subtraction."""
     if isinstance(call.target, nn.Module):
         return False
     try:
@@ -125,7 +125,7 @@ def added_signals(call: Call) -> bool:
         return False
 
 
-# With scales of their own; celu and selu are made of elu.
+# These have scales of their own; ATen's celu and selu call elu.
 register_operation(aten.elu, aten._prelu_kernel)(elementwise)
 
 
@@ -138,7 +138,7 @@ def _function(*names: str) -> Callable[[_Describe], _Describe]:
         def apply(step: Step) -> Signal | None:
             if len(step.call.fed_by) != 1:
                 return None
-            return activated(step.first, step.call.name, function_of(step.call), step.factor)
+            return activated(step.first, step.call.name, function_of(step.call), step.first_order)
 
         return function_of
 
@@ -181,7 +181,7 @@ def _selu(call: Call) -> ElementwiseFunction:
 @register_operation(mpelu.functional.mpelu)
 def _mpelu(step: Step) -> Signal:
     alpha, beta = step.call.argument(1, "alpha"), step.call.argument(2, "beta")
-    return activated(step.first, "mpelu", exponential(alpha, beta, name="mpelu"), step.factor)
+    return activated(step.first, "mpelu", exponential(alpha, beta, name="mpelu"), step.first_order)
 
 
 register_operation(
@@ -204,15 +204,15 @@ def _formula(step: Step) -> Signal | None:
 
 
 def formula(step: Step, is_inverse: bool) -> Signal | None:
-    """Part of a formula, such as a norm: tangents at zero say nothing about it."""
+    """Returns the signal after part of a formula, such as a norm, which tangents don't describe."""
     found, before = elementwise(step), step.first
     if found is None:
         return None
     found = as_operation(found)
-    # Errors don't grow by it either: what a norm divides by has the same ones.
+    # It doesn't make errors grow either: what a norm divides by has the same errors.
     return replace(
         found,
-        factor=found.second,
+        first_order=found.second,
         before=None,
         doubts=before.doubts,
         growth=-before.growth if is_inverse else before.growth,
@@ -227,7 +227,7 @@ def _power(step: Step) -> Signal | None:
 
 @register_operation(nn.GLU, *named("glu"))
 def _gated(step: Step) -> Signal:
-    gate = activated(mixed(step.first), "sigmoid", _SIGMOID, step.factor)
+    gate = activated(mixed(step.first), "sigmoid", _SIGMOID, step.first_order)
     return multiplied(mixed(step.first), gate)
 
 
