@@ -286,10 +286,13 @@ def closure_needed(groups: Any, lr: float) -> torch.optim.Optimizer:
     [
         ("adamw", "expected optimizer to be a class such as torch.optim.AdamW, got 'adamw'"),
         (torch.optim.AdamW(network().parameters()), "such as torch.optim.AdamW, got 'AdamW'"),
-        (closure_needed, "optimizer can't take a step on parameter groups .*closure.*; leave it"),
+        (
+            closure_needed,
+            "optimizer can't take a step on parameter groups .*closure.*; pass decay_mult",
+        ),
         (
             lambda groups: None,
-            r"optimizer can't take a step on parameter groups \(.*; leave it out",
+            r"optimizer can't take a step on parameter groups \(.*; pass decay_mult",
         ),
     ],
 )
