@@ -351,7 +351,7 @@ def bend() -> activations.ActivationRecord:
     ("arguments", "message"),
     [
         (("relu", Bend), "the name 'relu' is taken; choose another"),
-        (("a:b", Bend), "expected a name of letters, digits and _, got 'a:b'"),
+        (("a:b", Bend), "expected a name of letters, digits and _; got 'a:b'"),
         (("mine", 3), "expected mine to be callable, got 3"),
         (("mine", lambda: nn.ReLU()), r"mine\(4\), for 4 channels, failed: "),
         (("mine", lambda channels: channels), "return a torch.nn.Module, got 4"),

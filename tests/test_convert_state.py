@@ -96,7 +96,7 @@ def test_widths_are_complete_after_the_first_batch() -> None:
 
 def test_tokens_without_inputs_need_a_dimension() -> None:
     mpelu.convert(model := Untraceable())
-    with pytest.raises(ValueError, match="give dim=1 or dim=-1"):
+    with pytest.raises(ValueError, match="pass dim=1 or dim=-1"):
         model(torch.randn(2, 7, 6))
     mpelu.convert(model := Untraceable(), dim=-1)
     model(torch.randn(2, 7, 6))

@@ -396,9 +396,7 @@ def test_bad_input_is_named() -> None:
 
 def test_another_device_is_named() -> None:
     meta = torch.ones(1, device="meta")
-    with pytest.raises(
-        ValueError, match="expected alpha on the device of the input, cpu, got meta"
-    ):
+    with pytest.raises(ValueError, match="expected alpha on the input's device, cpu, got meta"):
         mpelu.mpelu(torch.ones(3), meta, meta)
 
 

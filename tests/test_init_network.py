@@ -647,8 +647,8 @@ def _nan_batch() -> Tensor:
     [
         (None, {"method": "kaiming"}, "expected one of"),
         (None, {"method": "lsuv"}, "lsuv requires inputs"),
-        (torch.zeros(4, 7), {}, r"got shapes \[\[4, 7\]\]"),
-        (torch.zeros(4, 7), {"method": "lsuv"}, r"got shapes \[\[4, 7\]\]"),
+        (torch.zeros(4, 7), {}, r"on inputs of shapes \[\[4, 7\]\]"),
+        (torch.zeros(4, 7), {"method": "lsuv"}, r"on inputs of shapes \[\[4, 7\]\]"),
         ((torch.zeros(4, 8), torch.zeros(1)), {}, "the model can't run on inputs"),
         (torch.zeros(1, 8), {}, "more than 1 value per channel"),
         (_nan_batch(), {}, "expected finite inputs"),
@@ -671,7 +671,7 @@ def test_errors_come_before_changes(inputs: Any, options: dict[str, Any], messag
     ("model", "error", "message"),
     [
         (nn.Sequential(MPELU(), nn.ReLU()), ValueError, "has no weights"),
-        (nn.Linear(2, 2, device="meta"), ValueError, "on meta"),
+        (nn.Linear(2, 2, device="meta"), ValueError, "on the meta device"),
         (nn.LazyLinear(2), ValueError, "lazy"),
         ("model", TypeError, "expected a torch.nn.Module, got str"),
     ],

@@ -40,7 +40,7 @@ def test_channels_come_from_the_first_input(
 
 def test_three_dimensions_are_refused_without_a_dim() -> None:
     lazy = LazyMPELU()
-    with pytest.raises(ValueError, match=r"input \[2, 3, 5\] may be .*; give dim=1 or dim=-1"):
+    with pytest.raises(ValueError, match=r"input \[2, 3, 5\] may be .*; pass dim=1 or dim=-1"):
         lazy(torch.randn(2, 3, 5))
     with pytest.raises(ValueError, match=r"channels in dimension 1, got \[5\]"):
         lazy(torch.randn(5))

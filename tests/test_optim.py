@@ -232,7 +232,7 @@ def test_adamw_keeps_the_shape_of_mpelu() -> None:
 def test_large_decay_warns_unless_the_optimizer_or_the_multiplier_is_given() -> None:
     values: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.05}
     with pytest.warns(
-        UserWarning, match="give optimizer=torch.optim.AdamW .* or decay_mult"
+        UserWarning, match="pass optimizer=torch.optim.AdamW .* or decay_mult"
     ) as all:
         param_groups(network(), **values)
     assert [each.filename for each in all] == [__file__]
@@ -286,10 +286,13 @@ def closure_needed(groups: Any, lr: float) -> torch.optim.Optimizer:
     [
         ("adamw", "expected optimizer to be a class such as torch.optim.AdamW, got 'adamw'"),
         (torch.optim.AdamW(network().parameters()), "such as torch.optim.AdamW, got 'AdamW'"),
-        (closure_needed, "optimizer can't take a step on parameter groups .*closure.*; leave it"),
+        (
+            closure_needed,
+            "optimizer can't take a step on parameter groups .*closure.*; pass decay_mult",
+        ),
         (
             lambda groups: None,
-            r"optimizer can't take a step on parameter groups \(.*; leave it out",
+            r"optimizer can't take a step on parameter groups \(.*; pass decay_mult",
         ),
     ],
 )

@@ -187,7 +187,7 @@ def _run_in_place(input: Tensor, alpha: Tensor, beta: Tensor, dim: int) -> Tenso
         return output
     if input.requires_grad and input.is_leaf:  # autograd would raise only afterwards
         raise RuntimeError(
-            "mpelu: inplace=True can't overwrite a leaf tensor that requires grad; give its clone"
+            "mpelu: inplace=True can't overwrite a leaf tensor that requires grad; pass a clone"
         )
     if eager.output_suffices(alpha, input.dtype):
         return _apply_in_place(input, alpha, beta, dim)

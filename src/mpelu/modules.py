@@ -216,7 +216,7 @@ class LazyMPELU(LazyModuleMixin, MPELU):
         if input.dim() == 3 and not self.dim_is_given:
             raise ValueError(
                 f"LazyMPELU: input {list(input.shape)} may be [batch, channels, length] or [batch, "
-                "length, channels]; give dim=1 or dim=-1"
+                "length, channels]; pass dim=1 or dim=-1"
             )
         if not -input.dim() <= self.dim < input.dim():
             raise ValueError(

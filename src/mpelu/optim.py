@@ -90,13 +90,13 @@ def param_groups(
     if not kinds and lr_mult != 1:
         warnings.warn(
             f"param_groups: {type(model).__name__} has no learnable activation; convert it "
-            "first (mpelu.convert), or give lr_mult=1 if it should have none",
+            "first (mpelu.convert), or pass lr_mult=1 if it should have none",
             stacklevel=2,
         )
     elif is_unsaid and weight_decay > _HARMLESS_DECAY and set(kinds.values()) - {"piece"}:
         warnings.warn(
             f"param_groups: weight_decay={weight_decay:g} would shrink the activations' parameters "
-            "towards zero; give optimizer=torch.optim.AdamW (or the class you use), or decay_mult",
+            "towards zero; pass optimizer=torch.optim.AdamW (or the class you use), or decay_mult",
             stacklevel=2,
         )
     spared = set()
@@ -181,8 +181,8 @@ def has_decoupled_decay(optimizer: Callable[..., torch.optim.Optimizer], model: 
     except Exception as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"param_groups: optimizer can't take a step on parameter groups ({first}); leave it "
-            "out and give decay_mult"
+            f"param_groups: optimizer can't take a step on parameter groups ({first}); pass "
+            "decay_mult instead"
         ) from error
     shrunk = torch.full_like(weight, (1 - lr * decay) ** 2)
     return not isinstance(made, torch.optim.SGD) and torch.allclose(weight.detach(), shrunk)

@@ -59,7 +59,7 @@ class ActivationRecord:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Those of the options alpha, beta and dim that it takes, with their defaults."""
+        """Options among alpha, beta and dim that it takes, with their defaults."""
         found = inspect.signature(self.build).parameters
         return {name: found[name].default for name in ("alpha", "beta", "dim") if name in found}
 

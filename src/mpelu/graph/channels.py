@@ -46,7 +46,7 @@ def _after(
 
 
 def _of_input(call: Call) -> Channels | None:
-    """Guesses the channels of an input: dimension 1 for images, the last one for mere features."""
+    """Guesses an input's channels: dimension 1 for images, the last one for feature vectors."""
     ndim = 0 if call.shape is None else len(call.shape)
     if ndim == 3 or ndim == 0:
         return None
@@ -89,7 +89,7 @@ def _has_data_for_weight(call: Call) -> bool:
 def _of_product(
     call: Call, calls: Sequence[Call], found: Sequence[Channels | None]
 ) -> Channels | None:
-    """A weight on the right creates new channels; data there passes on those in its last dim."""
+    """Returns new channels for a weight on the right, or for data those in its last dimension."""
     if call.name == "einsum" or _has_data_for_weight(call) or len(call.args) < 2:
         return None
     right = (

@@ -55,7 +55,7 @@ def elementwise(module: nn.Module) -> ElementwiseFunction | None:
         return None
     name, key = type(module).__name__, key_of_module(module)
     channels = max((parameter.numel() for parameter in module.parameters()), default=1)
-    # Its parameters may have the shape for maps or for mere features.
+    # Its parameters may be shaped for maps or for feature vectors.
     for dims in (4, 2):
         found = elementwise_function(isolate, name, channels, dims, key)
         if found is not None:
@@ -90,7 +90,7 @@ def elementwise_function(
             with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 outputs = function(one.clone()), function(torch.where(kept, one, other))
-                fewer = function(one[:5].clone())  # fails if it holds a batch of its own
+                fewer = function(one[:5].clone())  # fails if it holds a batched tensor
         except Exception:  # whatever a function raises that isn't made for such a tensor
             return None
         if any(not isinstance(out, Tensor) or out.shape != shape for out in outputs):

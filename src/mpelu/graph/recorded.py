@@ -127,7 +127,7 @@ class _Recorder(TorchFunctionMode):
         self._is_busy = False
         """Whether a call is being handled."""
         self._reals: dict[int, tuple[Tensor, Tensor]] = {}
-        """Constants with values, by the id of the fake tensor that stands for them."""
+        """Constants with values, by the id of the fake tensor that represents them."""
         self._places: dict[tuple[Any, ...], int] | None = None
         """Calls that tensors come from, by the tensors' places, while a call is looked into."""
         # Weak references, so that watching keeps no activation alive. They also tell a tensor from
@@ -469,7 +469,7 @@ def _projections(
 def _mask(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, queries: Tensor, heads: int
 ) -> Tensor | None:
-    """Combines both masks to add to the scores, with shape [batch, heads, queries, keys]."""
+    """Combines both masks into one to add to the scores, [batch, heads, queries, keys]."""
 
     def additive(mask: Tensor) -> Tensor:
         if mask.dtype != torch.bool:

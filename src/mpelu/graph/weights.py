@@ -128,7 +128,7 @@ class Weights:
         return 0.1 < found < math.inf and abs(center) < by_chance
 
     def is_computed(self, tensor: Tensor) -> bool:
-        """Returns whether the tensor was computed from a parameter rather than being part of it."""
+        """Returns whether a tensor was computed from a parameter, and isn't one or part of one."""
         if id(tensor) not in self._derived or isinstance(tensor._base, nn.Parameter):
             return False
         name = self._derived[id(tensor)][1]

@@ -129,7 +129,7 @@ class Method:
         return self.rule(incoming), 0.0
 
     def draw_(self, weight: Tensor, std: Value, generator: torch.Generator | None) -> None:
-        """Fills a weight with normal numbers; not called for an orthogonal distribution."""
+        """Fills a weight with random numbers of this std; not called for orthogonal weights."""
         fill_(weight, std, generator)
 
     def first_order(self, activation: ElementwiseFunction) -> Value:

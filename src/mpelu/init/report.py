@@ -21,7 +21,7 @@ from mpelu.init.signal import Note, Source
 WIDTH = 100
 """Columns of a printed report."""
 MOST, FIRST, LAST = 32, 20, 6
-"""Most rows printed in full, and numbers of the first and last rows shown of a longer table."""
+"""Most rows that are printed in full, and how many first and last rows a longer table shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class InitializedWeight:
     """Predicted variance of the gradient at the layer's output, relative to the last call's. Only
     "critical", "deep" and shapes by depth predict this and the next two."""
     chi: float | None = None
-    """Change of the gradient's variance, as a factor, over the layer and the activation before."""
+    """Factor by which the layer and the activation before it scale the gradient's variance."""
     correlation: float | None = None
     """Correlation of two unrelated inputs at the layer's output."""
     notes: tuple[Note, ...] = ()
@@ -336,9 +336,7 @@ def _number(value: float | list[float] | None) -> str:
 
 
 def _table(rows: Sequence[InitializedWeight]) -> list[str]:
-    """Formats a header and a line for each row, none wider than `WIDTH`, leaving out columns
-    without values.
-    """
+    """Formats a header and a line for each row, none wider than `WIDTH`; omits empty columns."""
     columns = {
         "layer": [row.name for row in rows],
         "fed by": [_shortened(" + ".join(row.kinds) or "-", _FED) for row in rows],

@@ -28,7 +28,7 @@ def bins(size: int, count: int) -> tuple[int, int]:
 
 
 def levels(size: int) -> tuple[int, ...]:
-    """Returns the levels Caffe uses on a map of this size: those without bins of mere padding."""
+    """Returns the levels Caffe uses on a map of this size: those without bins of only padding."""
     sides = {count: bins(size, count) for count in LEVELS}
     return tuple(count for count, (side, padding) in sides.items() if padding < side)
 

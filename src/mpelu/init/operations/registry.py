@@ -175,7 +175,7 @@ def is_known(call: Call) -> bool:
         return True
     if not isinstance(call.target, nn.Module):
         return False
-    # The model may be running and being watched, which trying a module must not disturb.
+    # This runs while a model is being recorded; trying a module must not be recorded too.
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         return describe(call.target) is not None
 
@@ -187,7 +187,7 @@ def _input(call: Call) -> Signal:
 
 
 def _constant(call: Call) -> Signal:
-    """Returns the signal after a call that nothing feeds, and is the same for every input."""
+    """Returns the signal after a call that nothing feeds, the same for every model input."""
     try:
         value = call.target(*call.args, **call.kwargs)  # type: ignore[misc]
     except Exception:  # whatever a function raises when called outside its context
