@@ -328,10 +328,8 @@ def test_initializations_are_tried_only_if_other_weights_may_help() -> None:
     [
         (lambda: nn.LSTM(16, 32), torch.randn(9, 8, 16), "LSTM"),
         (lambda: nn.Embedding(16, 32), torch.arange(72).reshape(9, 8) % 16, "Embedding"),
-        (lambda: torch.jit.script(small()), torch.randn(8, 16), "Sequential"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_model_without_a_layer_to_watch_is_refused_in_one_line(
     make: Any, inputs: Tensor, name: str
 ) -> None:

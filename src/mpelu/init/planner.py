@@ -236,7 +236,8 @@ class _Walk:
             is_first_order = self._method.is_first_order
             if is_first_order and _is_astray(signal, signal.first_order):
                 signal = replace(signal, first_order=1.0, doubts=doubts)
-            is_huge = is_first_order and not average(signal.second) < HUGE
+            square = average(signal.second)
+            is_huge = square == math.inf or (bool(signal.doubts) and square > HUGE)
             if is_huge or (not is_first_order and _is_astray(signal, signal.second)):
                 moment = signal.first_order if is_first_order else 1.0
                 sources, channels = signal.sources, signal.channels
