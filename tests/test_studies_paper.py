@@ -24,8 +24,8 @@ def settings(name: str, source: str = "paper") -> dict[str, Setting]:
 
 def test_all_tables_figures_and_claims() -> None:
     expected = [f"table{n}" for n in range(1, 13)] + [f"figure{n}" for n in range(1, 6)]
-    assert studies.names_of_paper() == [*expected, "convergence", "lsuv"]
-    for name in studies.names_of_paper():
+    assert studies.names() == [*expected, "convergence", "lsuv"]
+    for name in studies.names():
         assert studies.find(name).name == name
 
 
@@ -146,7 +146,7 @@ def test_the_values_of_a_preset_give_its_config(name: str) -> None:
 def test_the_docs_name_the_networks_that_no_study_trains() -> None:
     trained = {
         each.config.model
-        for name in studies.names_of_paper()
+        for name in studies.names()
         for each in studies.find(name).settings("paper")
         if each.config is not None
     }
@@ -168,10 +168,8 @@ def test_runs_have_names_of_their_own_and_say_what_shrank(name: str, scale: str)
     runs = study.runs(Options(scale=scale, seeds=2))
     assert len({run.name for run in runs}) == len(runs)
     assert {run.config.seed - study.first_seed for run in runs} <= {0, 1}
-    # The package's own studies are small as they are.
-    same = ("full",) if name in studies.names_of_paper() else ("full", "small")
     for each in study.at_scale(Options(scale=scale)):
-        assert bool(each.shrunk) == (scale not in same and each.config is not None)
+        assert bool(each.shrunk) == (scale != "full" and each.config is not None)
     for run in runs:
         if scale == "smoke":
             assert (run.config.data, run.config.data_dir) == ("digits", None)

@@ -2,8 +2,9 @@
 
     python tools/weights.py OUT
 
-OUT is the directory that `mpelu reproduce study-anchor` wrote to. For each activation the run with
-the lowest test error goes to docs/results/weights, as a folder that `mpelu.lab.load_network` reads.
+OUT is the directory that `mpelu reproduce research.activations:anchor` wrote to. For each
+activation the run with the lowest test error goes to docs/results/weights, as a folder that
+`mpelu.lab.load_network` reads.
 The card has what a reader needs to trust the file: data, error, seed, digest, and the scores of a
 fixed input.
 """
@@ -109,7 +110,7 @@ scores of a fixed input.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Publish the best networks of study E.")
-    parser.add_argument("out", type=Path, metavar="OUT", help="where study-anchor was run")
+    parser.add_argument("out", type=Path, metavar="OUT", help="where study E was run")
     runs = parser.parse_args().out / "study-anchor-small" / "runs"
     cards = {}
     for activation in ACTIVATIONS:

@@ -33,8 +33,8 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="a study: table1 ... table12, figure1 ... "
-        "figure5, convergence, lsuv, study-..., depth, or package.module:factory; all for all of "
-        "the paper; `mpelu list` describes them"
+        "figure5, convergence, lsuv, or package.module:factory; all: everything of the paper; "
+        "`mpelu list` describes them"
     )  # fmt: skip
     parser.add_argument(
         "--scale", choices=SCALES, default="small",
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     from mpelu.lab import studies
     from mpelu.lab.studies import estimate, results, runner
 
-    names = studies.names_of_paper() if "all" in arguments.names else arguments.names
+    names = studies.names() if "all" in arguments.names else arguments.names
     chosen = [studies.find(name) for name in dict.fromkeys(names)]
     options = studies.Options(
         scale=arguments.scale,

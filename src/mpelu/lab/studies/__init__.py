@@ -1,4 +1,4 @@
-"""Every table and figure of the paper as a study, and studies of this package's own.
+"""Every table, figure and claim of the paper as a study.
 
 Example:
     >>> from mpelu.lab import studies
@@ -27,36 +27,21 @@ if TYPE_CHECKING:
     from mpelu.lab.studies.results import Result
 
 __all__ = [
-    "Execution", "NamedRun", "Options", "Setting", "Study", "find", "names", "names_of_paper",
-    "reproduce",
+    "Execution", "NamedRun", "Options", "Setting", "Study", "find", "names", "reproduce",
 ]  # fmt: skip
 
-_PAPER = {
+_MODULES = {
     **{f"table{number}": f"paper.table{number:02}" for number in range(1, 13)},
     **{f"figure{number}": f"paper.figure{number}" for number in range(1, 6)},
     "convergence": "paper.convergence",
     "lsuv": "paper.lsuv",
 }
-_EVIDENCE = {
-    "study-pilot": "evidence.pilot",
-    "study-bn": "evidence.normalized",
-    "study-no-bn": "evidence.unnormalized",
-    "study-advice": "evidence.advice",
-    "study-anchor": "evidence.anchor",
-    "depth": "evidence.depth",
-}
-_MODULES = _PAPER | _EVIDENCE
 _LOG = logging.getLogger(__name__)
 
 
 def names() -> list[str]:
-    """The names of all studies: the paper's tables, figures and claims, then this package's own."""
+    """The names of the paper's tables, figures and claims."""
     return list(_MODULES)
-
-
-def names_of_paper() -> list[str]:
-    """The names of the studies that repeat the paper."""
-    return list(_PAPER)
 
 
 def find(name: str) -> Study:

@@ -1,6 +1,6 @@
 """Rebuilds docs/results from the kept runs: figures, tables, and every number in the text.
 
-    python tools/results.py [--take OUT]
+    python -m research.results [--take OUT]
 
 With --take, the kept runs are copied first from OUT, the directory that `mpelu reproduce` wrote to.
 The page is docs/results/README.md. It is made from template.md: {{name}} stands for a value. A
@@ -18,12 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import depth
-
-from mpelu.lab.studies.evidence import figures, table
-from mpelu.lab.studies.evidence.depth import SOFTMAX
-from mpelu.lab.studies.evidence.kept import KEPT, KeptStudy, read
-from mpelu.lab.studies.evidence.unnormalized import REACH
+from research import depth_page, summary
+from research.activations import REACH
+from research.depth import SOFTMAX
+from research.kept import KEPT, KeptStudy, read
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -60,7 +58,7 @@ def markdown_table(header: tuple[str, ...], rows: Iterator[list[str]]) -> str:
 
 def study_values(name: str, kept: KeptStudy) -> Iterator[tuple[str, str]]:
     """Names and texts that the template can use."""
-    header, rows = table.cells(kept, REACH if name == "no-bn" else None)
+    header, rows = summary.cells(kept, REACH if name == "no-bn" else None)
     if name == "pilot":
         yield f"{name}.table", by_learning_rate(kept)
     else:
@@ -96,7 +94,7 @@ def rival_values(studies: dict[str, KeptStudy]) -> Iterator[tuple[str, str]]:
 
 def depth_values() -> Iterator[tuple[str, str]]:
     """Mean test losses of the study of depth."""
-    found = depth.losses()
+    found = depth_page.losses()
     for name, losses in found.items():
         yield f"depth.{name}", f"{sum(losses) / len(losses):.3f}"
     yield "depth.n", str(len(found[SOFTMAX]))
@@ -181,14 +179,14 @@ def page() -> str:
 
 
 def draw() -> None:
-    """All figures."""
+    """All summary."""
     for name, kept in kept_studies().items():
         if name == "pilot":  # too many settings for curves
             continue
-        figures.study(kept).savefig(RESULTS / f"{name}.png", dpi=110)
+        summary.figure(kept).savefig(RESULTS / f"{name}.png", dpi=110)
         if name == "advice":
             shown = ("mpelu", "no-decay", "alpha-0.25")
-            figures.learned(kept, shown).savefig(RESULTS / "learned.png", dpi=110)
+            summary.learned(kept, shown).savefig(RESULTS / "learned.png", dpi=110)
 
 
 def draw_main() -> None:
@@ -198,7 +196,7 @@ def draw_main() -> None:
     if panels:
         cpu = next(iter(panels.values())).machines[0]["cpu"]
         caption = f"CIFAR-10 at 16x16 pixels, five epochs; one thread of an {cpu} for each run"
-        figures.forests(panels, caption).savefig(RESULTS / "main.png", dpi=110)
+        summary.forests(panels, caption).savefig(RESULTS / "main.png", dpi=110)
 
 
 def main() -> None:

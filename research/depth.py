@@ -1,4 +1,9 @@
-"""How deep a plain network may be: initializations at 15 to 200 layers, with linear controls.
+"""Study D: how deep a plain network may be, by initialization, from 15 to 200 layers.
+
+    mpelu reproduce research.depth:study --data-dir DATA
+    mpelu reproduce research.depth:rivals --data-dir DATA
+
+The rivals need AnyInit, which isn't a dependency: `pip install anyinit==0.4.0`.
 
 No batch norm, no shortcuts. Near the identity a network trains at any depth because it is linear.
 So every depth has two controls on the same budget: the network with identities in place of its
@@ -9,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.config import Config
 from mpelu.lab.paper import LABELS
@@ -17,6 +22,10 @@ from mpelu.lab.studies.gather import Gathered, SettingRuns, test_loss
 from mpelu.lab.studies.results import Cell, Plot, Result, Series
 from mpelu.lab.studies.study import Setting, Study
 from mpelu.lab.studies.summary import NoRuns
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 DEPTHS = (60, 100, 200, 30, 15)
 """The ones that matter most first."""
@@ -226,15 +235,54 @@ def _plots(gathered: Gathered) -> tuple[Plot, ...]:
     )
 
 
-STUDY = Study(
-    name="depth",
-    title="Plain networks of 15 to 200 layers without batch norm or shortcuts",
-    needs="CIFAR-10",
-    labels=("layers", "activation", "init"),
-    quantity="test loss",
-    settings=settings,
-    shrink=shrink,
-    seeds={"smoke": 1, "small": 3, "full": 3},
-    rates=RATES,
-    summarize=summarize,
-)
+def study() -> Study:
+    """Every initialization of the package."""
+    return Study(
+        name="depth",
+        title="Plain networks of 15 to 200 layers without batch norm or shortcuts",
+        needs="CIFAR-10",
+        labels=("layers", "activation", "init"),
+        quantity="test loss",
+        settings=settings,
+        shrink=shrink,
+        seeds={"smoke": 1, "small": 3, "full": 3},
+        rates=RATES,
+        summarize=summarize,
+    )
+
+
+def rivals() -> Study:
+    """AnyInit and Tailored Activation Transformation, with the same budget, rates and seeds."""
+    return replace(study(), name="depth-rivals", settings=lambda source: _rivals())
+
+
+def _rivals() -> list[Setting]:
+    return [
+        Setting(
+            name=f"{layers}-mpelu-{name.lower()}",
+            labels=(f"{layers}", "MPELU", name),
+            paper="",
+            config=replace(base(), model=f"plain-{layers}", activation="mpelu", init=init),
+        )
+        for layers in RULED
+        for name, init in RIVALS.items()
+    ]
+
+
+def anyinit_(model: nn.Module, generator: torch.Generator) -> None:
+    """AnyInit's analytic mode, on images of the study's size."""
+    import anyinit
+    import torch
+
+    seed = int(torch.randint(2**31, (), generator=generator))
+    anyinit.initialize(model, "analytic", torch.zeros(2, 3, 16, 16), seed=seed)
+
+
+def tat_(model: nn.Module, generator: torch.Generator) -> None:
+    """Tailored Activation Transformation."""
+    from research import tailoring
+
+    tailoring.initialize_(model, input_shape=(3, 16, 16), generator=generator)
+
+
+RIVALS = {"AnyInit": f"{__name__}:anyinit_", "TAT": f"{__name__}:tat_"}

@@ -1,19 +1,31 @@
-"""The package's own studies: what is kept, their tables and figures, and the page of results."""
+"""Our own studies: their settings, what is kept, tables and figures, and the page of results."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scipy.stats import t as student  # type: ignore[import-untyped]
 
-import results
 from mpelu.lab import studies
 from mpelu.lab.errors import UserError
-from mpelu.lab.studies.evidence import figures, table
-from mpelu.lab.studies.evidence.kept import KEPT, KeptRun, KeptStudy, read, steps_to, write
+from mpelu.lab.studies.study import SCALES, Options
+from research import depth, results, summary
+from research.kept import KEPT, KeptRun, KeptStudy, read, steps_to, write
+
+STUDIES = (
+    "research.activations:normalized",
+    "research.activations:unnormalized",
+    "research.activations:advice",
+    "research.activations:anchor",
+    "research.activations:pilot",
+    "research.depth:study",
+    "research.depth:rivals",
+)
 
 RELU = [40.0, 41.0, 39.5]
 ELU = [38.0, 38.5, 38.0]
@@ -94,11 +106,11 @@ def test_a_diverged_run_loses_its_pair_in_tables_and_figures(
         for each in kept().runs
     ]
     less = kept(runs=runs)
-    _, rows = table.cells(less)
+    _, rows = summary.cells(less)
     assert rows[1][2].text.startswith(said)
     assert rows[1][2].value is None
     assert less.diverged("elu") == diverged.get("elu", 0)
-    forest, curves = figures.study(less).axes
+    forest, curves = summary.figure(less).axes
     (text,) = [each.get_text() for each in forest.texts]
     assert "worse in" in text
     steps = [list(map(float, line.get_xdata())) for line in curves.lines]  # type: ignore[arg-type]
@@ -106,7 +118,7 @@ def test_a_diverged_run_loses_its_pair_in_tables_and_figures(
 
 
 def test_the_table() -> None:
-    header, rows = table.cells(kept(), reach=41.0)
+    header, rows = summary.cells(kept(), reach=41.0)
     assert header == (
         "setting", "test error %", "difference to ReLU", "could show", "steps to 41 %", "n",
         "diverged",
@@ -114,26 +126,26 @@ def test_the_table() -> None:
     texts = [[cell.text for cell in row] for row in rows]
     assert texts[0] == ["ReLU", "40.17 ± 0.76", "", "", "200", "3", "0"]
     assert texts[1][:3] == ["ELU", "38.17 ± 0.29", "-2.00 [-3.24, -0.76]"]
-    _, rows = table.cells(kept(), reach=38.2)
+    _, rows = summary.cells(kept(), reach=38.2)
     assert [row[4].text for row in rows] == ["not reached", "200 (1 of 3 never)"]
     assert steps_to(kept().runs[0], 50.0) == 100
 
 
 def test_figures_show_every_difference(tmp_path: Path) -> None:
-    both = figures.forests({"first": kept(), "second": kept()}, "a machine")
+    both = summary.forests({"first": kept(), "second": kept()}, "a machine")
     assert [each.get_title().splitlines()[0] for each in both.axes] == ["first", "second"]
     axes = both.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["ELU"]
     assert axes.get_xlabel() == "test error minus that of ReLU, percentage points"
-    assert len(figures.study(kept()).axes) == 2
-    assert len(figures.study(kept(comparisons=[])).axes) == 1
-    drawn = figures.learned(kept(), ("elu", "relu"))
+    assert len(summary.figure(kept()).axes) == 2
+    assert len(summary.figure(kept(comparisons=[])).axes) == 1
+    drawn = summary.learned(kept(), ("elu", "relu"))
     assert [each.get_ylabel() for each in drawn.axes] == ["α", "β"]
     drawn.savefig(tmp_path / "learned.png")
 
 
 def test_a_study_keeps_its_runs_and_compares_nothing_in_a_smoke_test(tmp_path: Path) -> None:
-    (result,) = studies.reproduce("study-anchor", scale="smoke", out=tmp_path)
+    (result,) = studies.reproduce("research.activations:anchor", scale="smoke", out=tmp_path)
     found = read(tmp_path / "study-anchor-smoke" / KEPT)
     assert [(each.setting, each.seed) for each in found.runs] == [("relu", 0), ("mpelu", 0)]
     assert found.runs[0].learned == {}
@@ -161,3 +173,61 @@ def test_every_number_of_the_page_is_from_the_kept_runs() -> None:
         assert len(set(pairs)) == len(pairs)
         machines = {json.dumps(each) for each in found.machines}
         assert len(machines) == len(found.machines)
+
+
+@pytest.mark.parametrize("reference", STUDIES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_our_studies_are_found_like_anybodys(reference: str, scale: str) -> None:
+    study = studies.find(reference)
+    options = Options(scale=scale, seeds=2)
+    runs = study.runs(options)
+    assert len({run.name for run in runs}) == len(runs)
+    assert {run.config.seed - study.first_seed for run in runs} == {0, 1}
+    for each in study.at_scale(options):  # they are small as they are
+        assert bool(each.shrunk) == (scale == "smoke")
+    assert all(run.config.data == "digits" for run in runs if scale == "smoke")
+    known = {each.name for each in study.settings("paper")}
+    assert {name for pair in study.comparisons for name in pair} <= known
+
+
+def test_the_wheel_contains_no_research() -> None:
+    root = Path(__file__).parents[1]
+    program = (
+        "from setuptools.dist import Distribution; d = Distribution({'script_name': 'setup.py'}); "
+        "d.parse_config_files(); build = d.get_command_obj('build_py'); build.ensure_finalized(); "
+        "print(*(file for _, _, file in build.find_all_modules()))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], cwd=root, capture_output=True, text=True
+    )
+    files = found.stdout.split()
+    assert "src/mpelu/lab/cli.py" in files, found.stderr
+    assert all(each.startswith("src/mpelu/") for each in files)
+    assert "research" not in found.stdout
+
+
+class TestDepth:
+    def test_every_depth_has_its_controls(self) -> None:
+        names = [each.name for each in depth.settings("paper")]
+        assert "softmax" in names
+        for layers in (15, 30, 60, 100, 200):
+            for arm in ("mpelu-taylor", "mpelu-exact", "mpelu-deep", "identity-orthogonal"):
+                assert f"{layers}-{arm}" in names
+
+    def test_the_grid_has_every_initialization(self) -> None:
+        for layers in depth.GRID:
+            assert {name for activation, name in depth.arms(layers) if activation == "mpelu"} == {
+                *depth.INITS
+            }
+
+    def test_all_runs_have_the_same_budget(self) -> None:
+        decided = ("iterations", "batch_size", "warmup", "clip_norm", "train_limit", "schedule")
+        study = depth.study()
+        runs = [*study.tuning_runs(Options()), *study.runs(Options())]
+        assert len({tuple(getattr(each.config, name) for name in decided) for each in runs}) == 1
+        assert sum(each.setting == "softmax" for each in study.tuning_runs(Options())) == 3
+
+    def test_rules_get_the_size_of_the_images_where_they_can_use_it(self) -> None:
+        for name, changes in depth.INITS.items():
+            if changes["init"] == "exact":
+                assert changes["init_sized"], name

@@ -1,10 +1,10 @@
 """The figures and tables of docs/depth.md.
 
-    python tools/depth.py keep FOLDER ...   # copies what is needed of study folders
-    python tools/depth.py                   # draws figures, fills in the table
+    python -m research.depth_page keep FOLDER ...   # copies what is needed of study folders
+    python -m research.depth_page                   # draws figures, fills in the table
 
-The first reads the folders that `mpelu reproduce depth` writes. What it keeps is in
-docs/results/depth; nothing else is needed for the second.
+The first reads the folders that `mpelu reproduce research.depth:study research.depth:rivals`
+writes. What it keeps is in docs/results/depth; nothing else is needed for the second.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from mpelu import theory
 from mpelu.elementwise import average, exponential, leaky
 from mpelu.lab.run import folder as runs
-from mpelu.lab.studies import find
-from mpelu.lab.studies.evidence import depth
 from mpelu.lab.studies.gather import RUNS, TUNING, test_loss
 from mpelu.lab.training import network
+from research import depth
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "results" / "depth" / "runs.json"
@@ -75,7 +74,7 @@ def losses() -> dict[str, list[float]]:
 def arm_labels() -> dict[str, str]:
     """Activation and initialization of every setting, controls last."""
     labels: dict[str, str] = {}
-    for setting in find("depth").settings("paper"):
+    for setting in depth.settings("paper"):
         layers, activation, init = setting.labels
         if setting.name != depth.SOFTMAX:
             labels.setdefault(setting.name.removeprefix(f"{layers}-"), f"{activation}, {init}")
