@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.config import Config
-from mpelu.lab.studies import Setting, Study
+from mpelu.lab.sweep import Setting, Study
 from research import summary
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.config import Config
-from mpelu.lab.paper import LABELS
-from mpelu.lab.studies.gather import Gathered, SettingRuns, test_loss
-from mpelu.lab.studies.results import Cell, Plot, Result, Series
-from mpelu.lab.studies.study import Setting, Study
-from mpelu.lab.studies.summary import NoRuns
+from mpelu.lab.paper.settings import LABELS
+from mpelu.lab.sweep.gather import Gathered, SettingRuns, test_loss
+from mpelu.lab.sweep.results import Cell, Plot, Result, Series
+from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.table import NoRuns
 
 if TYPE_CHECKING:
     import torch

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from mpelu import theory
 from mpelu.elementwise import average, exponential, leaky
 from mpelu.lab.run import folder as runs
-from mpelu.lab.studies.gather import RUNS, TUNING, test_loss
+from mpelu.lab.sweep.gather import RUNS, TUNING, test_loss
 from mpelu.lab.training import network
 from research import depth
 

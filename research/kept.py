@@ -9,8 +9,8 @@ from typing import Any
 
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files
-from mpelu.lab.studies.gather import EndedRun, Gathered, is_number
-from mpelu.lab.studies.statistics import Pairing, pair_seeds
+from mpelu.lab.sweep.gather import EndedRun, Gathered, is_number
+from mpelu.lab.sweep.statistics import Pairing, pair_seeds
 
 KEPT = "kept.json"
 """Beside result.json."""

@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from mpelu.lab.studies.drawing import COLORS, STYLES, save
-from mpelu.lab.studies.gather import Gathered
-from mpelu.lab.studies.results import Cell, Result
-from mpelu.lab.studies.statistics import POWER, Pairing, mean_std
-from mpelu.lab.studies.summary import NoRuns
+from mpelu.lab.sweep.drawing import COLORS, STYLES, save
+from mpelu.lab.sweep.gather import Gathered
+from mpelu.lab.sweep.results import Cell, Result
+from mpelu.lab.sweep.statistics import POWER, Pairing, mean_std
+from mpelu.lab.sweep.table import NoRuns
 from research.kept import KEPT, KeptStudy, keep, steps_to, write
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files
 from mpelu.lab.run.folder import Run
-from mpelu.lab.studies.gather import EndedRun, Gathered, SettingRuns
-from mpelu.lab.studies.results import Result
-from mpelu.lab.studies.statistics import pair_seeds, paired_difference
+from mpelu.lab.sweep.gather import EndedRun, Gathered, SettingRuns
+from mpelu.lab.sweep.results import Result
+from mpelu.lab.sweep.statistics import pair_seeds, paired_difference
 from mpelu.lab.training import network
 from mpelu.lab.training.swapping import swap_activations
 from mpelu.lab.yours.comparison import Arm, ModelComparison, parse_budget, plan

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from scipy.stats import t as student  # type: ignore[import-untyped]
 
-from mpelu.lab import studies
+from mpelu.lab import paper
 from mpelu.lab.errors import UserError
-from mpelu.lab.studies.study import SCALES, Options
+from mpelu.lab.sweep.study import SCALES, Options
 from research import depth, results, summary
 from research.kept import KEPT, KeptRun, KeptStudy, read, steps_to, write
 
@@ -145,7 +145,7 @@ def test_figures_show_every_difference(tmp_path: Path) -> None:
 
 
 def test_a_study_keeps_its_runs_and_compares_nothing_in_a_smoke_test(tmp_path: Path) -> None:
-    (result,) = studies.reproduce("research.activations:anchor", scale="smoke", out=tmp_path)
+    (result,) = paper.reproduce("research.activations:anchor", scale="smoke", out=tmp_path)
     found = read(tmp_path / "study-anchor-smoke" / KEPT)
     assert [(each.setting, each.seed) for each in found.runs] == [("relu", 0), ("mpelu", 0)]
     assert found.runs[0].learned == {}
@@ -178,7 +178,7 @@ def test_every_number_of_the_page_is_from_the_kept_runs() -> None:
 @pytest.mark.parametrize("reference", STUDIES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_our_studies_are_found_like_anybodys(reference: str, scale: str) -> None:
-    study = studies.find(reference)
+    study = paper.find(reference)
     options = Options(scale=scale, seeds=2)
     runs = study.runs(options)
     assert len({run.name for run in runs}) == len(runs)

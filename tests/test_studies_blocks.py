@@ -6,10 +6,10 @@ import pytest
 from torch import nn
 
 from mpelu import MPELU, models
-from mpelu.lab.studies.paper import blocks, figure4, figure5
+from mpelu.lab.paper import blocks
 
 
-@pytest.mark.parametrize("panel", [*figure4.PANELS, *figure5.PANELS])
+@pytest.mark.parametrize("panel", [*blocks.VARIOUS, *blocks.ALTERNATIVES])
 def test_drawn_words_are_the_layers_of_a_block(panel: tuple[str, str]) -> None:
     title, family = panel
     description, activation = blocks.describe(family)

@@ -12,8 +12,8 @@ from torch import nn
 
 from mpelu import models
 from mpelu.lab.config import Config
-from mpelu.lab.studies import executors, gather, runner
-from mpelu.lab.studies.study import TUNING_SEED, Execution, Options, Setting, Study
+from mpelu.lab.sweep import executors, gather, runner
+from mpelu.lab.sweep.study import TUNING_SEED, Execution, Options, Setting, Study
 
 OPTIONS = Options(scale="small")
 

@@ -14,8 +14,8 @@ import pytest
 
 from mpelu.lab import cli
 from mpelu.lab.config import Config
-from mpelu.lab.studies import executors
-from mpelu.lab.studies.job import Job, perform
+from mpelu.lab.sweep import executors
+from mpelu.lab.sweep.executors import Job, perform
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray isn't installed: pip install '.[ray]'"

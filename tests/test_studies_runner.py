@@ -18,17 +18,17 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from mpelu.lab import cli, studies
+from mpelu.lab import cli, paper
 from mpelu.lab.commands import reproduce
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
+from mpelu.lab.paper import convergence
 from mpelu.lab.run import files
 from mpelu.lab.run import folder as runs
-from mpelu.lab.studies import executors, results, runner
-from mpelu.lab.studies.gather import gather
-from mpelu.lab.studies.job import Job, JobOutcome, failed, perform
-from mpelu.lab.studies.paper import learning
-from mpelu.lab.studies.study import Execution, Options, Setting, Study
+from mpelu.lab.sweep import executors, results, runner
+from mpelu.lab.sweep.executors import Job, JobOutcome, failed, perform
+from mpelu.lab.sweep.gather import gather
+from mpelu.lab.sweep.study import Execution, Options, Setting, Study
 
 QUICK = Config(
     model="resnet-8", model_options={"width": 2}, iterations=4, batch_size=16, train_limit=64,
@@ -64,7 +64,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reproduce:
         return executors.inline(jobs)
 
     def command(chosen: Study, *flags: str) -> int:
-        monkeypatch.setattr(studies, "find", lambda name: chosen)
+        monkeypatch.setattr(paper, "find", lambda name: chosen)
         monkeypatch.setattr(runner, "_executor", inline)
         parser = argparse.ArgumentParser()
         reproduce.add(parser.add_subparsers())
@@ -135,8 +135,8 @@ def test_runs_of_an_older_schema_count(
     monkeypatch.setattr(executors, "perform", lambda *_: pytest.fail("run again"))
     assert run(study(one=quick)) == 0
     for source in ("paper", "code"):
-        for name in studies.names():
-            for each in studies.find(name).runs(Options(scale="smoke", follow=source)):
+        for name in paper.names():
+            for each in paper.find(name).runs(Options(scale="smoke", follow=source)):
                 assert each.config.test_every is None  # as folders of schema 1 are read
 
 
@@ -159,15 +159,15 @@ def test_each_run_folder_is_read_once(
 def test_the_python_api_returns_results_and_prints_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", logger="mpelu.lab.studies"):
-        figure, table = studies.reproduce(["figure4", "lsuv"], scale="smoke", out=tmp_path)
+    with caplog.at_level("INFO", logger="mpelu.lab.reproduce"):
+        figure, table = paper.reproduce(["figure4", "lsuv"], scale="smoke", out=tmp_path)
     assert capfd.readouterr() == ("", "")
     assert (figure.study, table.study) == ("figure4", "lsuv")
     assert len(table.rows) == 4
     assert "lsuv, smoke: 4 runs" in caplog.messages
     assert caplog.messages[-1] == f"written to {tmp_path / 'lsuv-smoke'}"
     with pytest.raises(UserError, match="unknown study 'tabel9'"):
-        studies.reproduce("tabel9", out=tmp_path)
+        paper.reproduce("tabel9", out=tmp_path)
 
 
 def test_the_python_api_warns_of_failed_runs(
@@ -177,7 +177,7 @@ def test_the_python_api_warns_of_failed_runs(
         return failed(job.name, UserError("no luck")) if "52" in job.name else perform(job)
 
     monkeypatch.setattr(executors, "perform", other)
-    (table,) = studies.reproduce("lsuv", scale="smoke", out=tmp_path)
+    (table,) = paper.reproduce("lsuv", scale="smoke", out=tmp_path)
     assert [row[-2].text for row in table.rows] == ["1", "1", "0", "0"]
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         "lsuv 3/4 52-lsuv-seed0 failed: no luck",
@@ -273,7 +273,7 @@ def test_damaged_runs_are_left_out(
     text: str,
     reason: str,
 ) -> None:
-    chosen = replace(study(), summarize=learning.table)
+    chosen = replace(study(), summarize=convergence.table)
     run(chosen)
     (folder(tmp_path, "one-seed0") / file).write_text(text)
     capsys.readouterr()
@@ -283,7 +283,7 @@ def test_damaged_runs_are_left_out(
 
 
 def test_damaged_rows_are_left_out_of_curves(run: Reproduce, tmp_path: Path) -> None:
-    chosen = replace(study(), summarize=learning.table)
+    chosen = replace(study(), summarize=convergence.table)
     run(chosen)
     with (folder(tmp_path, "one-seed0") / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "step", "loss": 1}\n{"kind": "step", "step": 9, "loss": "nan"}\n')
@@ -358,7 +358,7 @@ def test_learning_is_told_from_guessing(
 ) -> None:
     stuck = replace(QUICK, lr=1e-9)
     able = replace(QUICK, iterations=60, lr=0.05, test_every=60)
-    chosen = replace(study(stuck=stuck, able=able), summarize=learning.table)
+    chosen = replace(study(stuck=stuck, able=able), summarize=convergence.table)
     run(chosen)
     texts = [row[2]["text"] for row in result(tmp_path)["rows"]]
     assert texts[0].startswith("fails: ")
@@ -423,7 +423,7 @@ def test_dry_run_estimates_every_initialization(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--scale", "smoke", "--dry-run", "--out", str(tmp_path / "out")]
-    assert cli.main(["reproduce", "depth", *arguments]) == 0
+    assert cli.main(["reproduce", "research.depth:study", *arguments]) == 0
     out = capsys.readouterr().out
     assert "60-mpelu-orthogonal-depth-shape-seed0" in out
     assert "60-mpelu-deep-seed0" in out
@@ -435,7 +435,7 @@ from dataclasses import replace
 from torch import nn
 
 from mpelu.lab import Config
-from mpelu.lab.studies import Setting, Study
+from mpelu.lab.sweep import Setting, Study
 
 dtypes = set()
 
@@ -523,8 +523,8 @@ def test_a_process_that_dies_takes_only_its_run(tmp_path: Path) -> None:
 LONG = replace(QUICK, iterations=100_000, test_every=100_000, checkpoint_every=10)
 TWO_PROCESSES = (
     "import sys\n"
-    "from mpelu.lab.studies import executors\n"
-    "from mpelu.lab.studies.job import Job\n"
+    "from mpelu.lab.sweep import executors\n"
+    "from mpelu.lab.sweep.executors import Job\n"
     "jobs = [Job.from_json(line) for line in sys.argv[1:]]\n"
     "try:\n    list(executors.local(jobs, processes=2))\n"
     "except KeyboardInterrupt:\n    sys.exit(130)"
@@ -574,7 +574,7 @@ def test_a_study_that_is_running_is_not_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["reproduce", "lsuv", "--scale", "smoke", "--out", str(tmp_path)]
-    events = runner.run([studies.find("lsuv")], Options(scale="smoke"), Execution(out=tmp_path))
+    events = runner.run([paper.find("lsuv")], Options(scale="smoke"), Execution(out=tmp_path))
     next(events)
     with pytest.raises(SystemExit):
         cli.main(arguments)

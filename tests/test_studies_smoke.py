@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mpelu.lab import cli, studies
-from mpelu.lab.studies import results
+from mpelu.lab import cli, paper
+from mpelu.lab.sweep import Options, results
 
 DRAWN = ("figure1", "figure4", "figure5")
 """Drawings are the same at every scale."""
@@ -24,7 +24,7 @@ OWN = ("study-bn", "study-no-bn", "study-advice", "study-anchor")
 """These draw their figures by themselves."""
 
 
-@pytest.mark.parametrize("name", [*studies.names(), *RESEARCH])
+@pytest.mark.parametrize("name", [*paper.names(), *RESEARCH])
 def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = RESEARCH.get(name, name)
     arguments = ["reproduce", asked, "--scale", "smoke", "--quiet", "--out", str(tmp_path)]
@@ -41,7 +41,7 @@ def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for figure in found["figures"]:
         assert (folder / figure).stat().st_size > 1000
     assert len(found["figures"]) == (2 if found["plots"] or name in DRAWN + OWN else 0)
-    expected = studies.find(asked).runs(studies.Options(scale="smoke"))
+    expected = paper.find(asked).runs(Options(scale="smoke"))
     assert sorted(found["runs"]) == sorted(f"runs/{run.name}" for run in expected)
     out = capsys.readouterr().out
     assert found["title"] in " ".join(out.split())

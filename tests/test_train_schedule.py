@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_helpers import small
 
-from mpelu.lab.studies.paper import table11
+from mpelu.lab.paper import table11
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.schedule import Schedule
 from mpelu.lab.training.seeds import derive, epoch_batches

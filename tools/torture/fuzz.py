@@ -266,8 +266,8 @@ def _read_file(run: Path, name: str) -> Reader:
     """Replaces one file of a run and reads the folder as a report, a study and `verify` do."""
     from mpelu.lab.reporting.runs import read_run
     from mpelu.lab.run.verification import verify
-    from mpelu.lab.studies.gather import examine
-    from mpelu.lab.studies.study import NamedRun
+    from mpelu.lab.sweep.gather import examine
+    from mpelu.lab.sweep.study import NamedRun
 
     named = NamedRun(name="run", setting="run", seed=0, config=replace(SMALL, epochs=1))
 

@@ -12,8 +12,7 @@ from types import FrameType
 from typing import Any
 
 from mpelu.lab.commands.output import console
-from mpelu.lab.paper import SOURCES
-from mpelu.lab.studies.study import EXECUTORS, OUT, SCALES, Execution
+from mpelu.lab.sweep.study import EXECUTORS, OUT, SCALES, SOURCES, Execution, Options
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C and SIGTERM."""
@@ -105,12 +104,12 @@ def execution_of(arguments: argparse.Namespace, **changes: Any) -> Execution:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from mpelu.lab import studies
-    from mpelu.lab.studies import estimate, results, runner
+    from mpelu.lab import paper
+    from mpelu.lab.sweep import estimate, results, runner
 
-    names = studies.names() if "all" in arguments.names else arguments.names
-    chosen = [studies.find(name) for name in dict.fromkeys(names)]
-    options = studies.Options(
+    names = paper.names() if "all" in arguments.names else arguments.names
+    chosen = [paper.find(name) for name in dict.fromkeys(names)]
+    options = Options(
         scale=arguments.scale,
         seeds=arguments.seeds,
         follow=arguments.follow,

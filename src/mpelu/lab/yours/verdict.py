@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mpelu.lab.errors import listed, plural
-from mpelu.lab.studies.gather import Gathered, SettingRuns, is_number
-from mpelu.lab.studies.results import Cell, Plot, Result, Series
-from mpelu.lab.studies.statistics import POWER, Pairing, mean_std, pair_seeds
-from mpelu.lab.studies.summary import NoRuns, last_error
+from mpelu.lab.sweep.gather import Gathered, SettingRuns, is_number
+from mpelu.lab.sweep.results import Cell, Plot, Result, Series
+from mpelu.lab.sweep.statistics import POWER, Pairing, mean_std, pair_seeds
+from mpelu.lab.sweep.table import NoRuns, last_error
 from mpelu.lab.yours.comparison import Arm, ModelComparison
 
 _DIVERGED = (

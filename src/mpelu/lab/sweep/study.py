@@ -1,0 +1,319 @@
+"""What a study is: settings with the paper's values beside them, and how they scale down.
+
+Importing this module doesn't import torch, so `mpelu list` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpelu.lab.config import FIELDS, Config, differing, label
+from mpelu.lab.data import registry
+from mpelu.lab.errors import UserError, choose, plural
+
+if TYPE_CHECKING:
+    from mpelu.lab.sweep.gather import Gathered
+    from mpelu.lab.sweep.results import Result
+
+SCALES = ("smoke", "small", "full")
+EXECUTORS = ("local", "ray")
+SOURCES = ("paper", "code")
+"""A paper, and the code its authors published, which may disagree."""
+OUT = Path("out/reproduce")
+SEEDS = {"smoke": 1, "small": 2, "full": 5}
+"""Runs per setting by default."""
+TUNING_SEED = 10_000
+"""Seed of the runs that choose learning rates. No result uses it."""
+_UNMENTIONED = {"seed", "log_every", "test_every", "gradient_checkpointing"}
+"""Fields that bits or logs depend on, but not the experiment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What is run of a study.
+
+    Raises:
+        UserError: for an unknown scale or source, or less than one seed.
+    """
+
+    scale: str = "small"
+    seeds: int | None = None
+    """Runs per setting; None for the study's default."""
+    follow: str | None = None
+    """The source to follow where paper and published code disagree; None for the study's
+    default."""
+    data_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        choose("scale", self.scale, SCALES, noun="scale")
+        if self.follow is not None:
+            choose("follow", self.follow, SOURCES, noun="source")
+        if self.seeds is not None and self.seeds < 1:
+            raise UserError(f"expected a number >= 1, got {self.seeds}", field="seeds")
+
+    @property
+    def is_smoke(self) -> bool:
+        return self.scale == "smoke"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """Where and how runs are executed.
+
+    Raises:
+        UserError: for an unknown executor, or numbers out of bounds.
+    """
+
+    out: Path = OUT
+    executor: str = "local"
+    jobs: int | None = None
+    """Runs at a time."""
+    ray_address: str | None = None
+    """A running Ray cluster; None to start one on this machine."""
+    cpus_per_run: float = 1.0
+    gpus_per_run: float = 0.0
+    progress: bool = False
+    """Print the progress of downloads and, where there is one run at a time, of runs."""
+
+    def __post_init__(self) -> None:
+        choose("executor", self.executor, EXECUTORS, noun="executor")
+        if self.jobs is not None and self.jobs < 1:
+            raise UserError(f"expected a number >= 1, got {self.jobs}", field="jobs")
+        if self.cpus_per_run <= 0:
+            raise UserError(f"expected a number > 0, got {self.cpus_per_run}", field="cpus_per_run")
+        if self.gpus_per_run < 0:
+            raise UserError(
+                f"expected a number >= 0, got {self.gpus_per_run}", field="gpus_per_run"
+            )
+        for name, default in (("ray_address", None), ("cpus_per_run", 1.0), ("gpus_per_run", 0.0)):
+            if getattr(self, name) != default and self.executor != "ray":
+                raise UserError(
+                    f"only used by the executor ray, got executor {self.executor}", field=name
+                )
+
+    def jobs_at(self, scale: str) -> int:
+        """Runs at a time.
+
+        By default one per core at small scale, where networks are too small to use several cores,
+        and otherwise one.
+        """
+        return self.jobs or ((os.cpu_count() or 1) if scale == "small" else 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """A row of a table: a network trained in one way, with one run per seed."""
+
+    name: str
+    """Start of the names of its run folders; the seed follows."""
+    labels: tuple[str, ...]
+    """The first cells of its row."""
+    paper: str
+    """The paper's value as printed; empty if it has none."""
+    config: Config | None
+    """At full scale; None for what the paper quotes from elsewhere, which isn't run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaledSetting:
+    """A setting as it is run at a scale."""
+
+    setting: Setting
+    config: Config | None
+    shrunk: tuple[str, ...]
+    """How the config differs from that at full scale, a phrase for each difference."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedRun:
+    """A setting with a seed."""
+
+    name: str
+    setting: str
+    seed: int
+    config: Config
+
+
+Shrink = Callable[[Config, str], "Config | None"]
+"""From a config at full scale, and a smaller scale, to what is run there; None to leave it out."""
+
+
+def smoke(config: Config, scale: str) -> Config:
+    """Three small steps at smoke scale, and the config as it is at the others.
+
+    This is for a study of one's own: it keeps its data and its networks.
+    """
+    if scale != "smoke":
+        return config
+    return replace(
+        config,
+        train_limit=64,
+        test_limit=32,
+        batch_size=max(16, config.accumulate),
+        epochs=None,
+        iterations=min(3, config.iterations or 3),
+        milestones=(),
+        warmup=0,
+        warmup_lr=None,
+        test_every=None,
+        log_every=1,
+        threads=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """A table, figure or claim of the paper."""
+
+    name: str
+    title: str
+    needs: str
+    """The data needed at full scale, in words."""
+    labels: tuple[str, ...] = ()
+    """Headings of the settings' labels."""
+    quantity: str = "test error %"
+    settings: Callable[[str], list[Setting]] = lambda source: []
+    """From a source to the settings at full scale; none if nothing is trained."""
+    inspects: Callable[[Options], tuple[Config, ...]] = lambda options: ()
+    """Configs whose data is needed although nothing is trained."""
+    shrink: Shrink = smoke
+    seeds: Mapping[str, int] = field(default_factory=lambda: SEEDS)
+    """Runs per setting, by scale."""
+    first_seed: int = 0
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """What each source says where paper and published code disagree. The first one is followed by
+    default."""
+    rates: tuple[float, ...] = ()
+    """Learning rates that each setting is tried with first, on a seed of its own; its runs take
+    the one of the lowest test loss. None to take the config's."""
+    comparisons: tuple[tuple[str, str], ...] = ()
+    """Pairs of settings whose difference is reported with an interval."""
+    summarize: Callable[[Gathered], Result] | None = None
+    """Makes the result; None for the table of settings."""
+
+    def source(self, options: Options) -> str:
+        """The source that is followed."""
+        if not self.sources:
+            return "paper"
+        return options.follow or next(iter(self.sources))
+
+    def folder(self, options: Options) -> str:
+        """Name of the study's directory; the source is part of it if it isn't the default."""
+        source = self.source(options)
+        is_default = not self.sources or source == next(iter(self.sources))
+        return f"{self.name}-{options.scale}" + ("" if is_default else f"-{source}")
+
+    def at_scale(self, options: Options) -> list[ScaledSetting]:
+        """The settings as they are run at this scale."""
+        found = []
+        for setting in self.settings(self.source(options)):
+            config = setting.config
+            if config is None:
+                found.append(ScaledSetting(setting=setting, config=None, shrunk=()))
+                continue
+            scaled = config if options.scale == "full" else self.shrink(config, options.scale)
+            if scaled is not None:
+                shrunk = differences(config, scaled)
+                if scaled.data != "digits":
+                    scaled = replace(scaled, data_dir=options.data_dir)
+                found.append(ScaledSetting(setting=setting, config=scaled, shrunk=shrunk))
+        return found
+
+    def tuning_runs(self, options: Options) -> list[NamedRun]:
+        """Runs that choose learning rates; none in a smoke test, which can't tell."""
+        if options.is_smoke:
+            return []
+        return [
+            NamedRun(
+                name=f"{each.setting.name}-lr{rate:g}",
+                setting=each.setting.name,
+                seed=TUNING_SEED,
+                config=replace(each.config, seed=TUNING_SEED, lr=rate),
+            )
+            for each in self.at_scale(options)
+            if each.config is not None
+            for rate in self.rates
+        ]
+
+    def runs(self, options: Options, rates: Mapping[str, float] | None = None) -> list[NamedRun]:
+        """Every run at this scale, seed by seed: each setting has one before any has two.
+
+        Args:
+            options: scale and seeds.
+            rates: learning rates that were chosen, by setting; the config's for all others.
+        """
+        settings = self.at_scale(options)
+        chosen = rates or {}
+        return [
+            NamedRun(
+                name=f"{each.setting.name}-seed{seed}",
+                setting=each.setting.name,
+                seed=seed,
+                config=replace(
+                    each.config, seed=seed, lr=chosen.get(each.setting.name, each.config.lr)
+                ),
+            )
+            for seed in range(self.first_seed, self.first_seed + self.seed_count(options))
+            for each in settings
+            if each.config is not None
+        ]
+
+    def seed_count(self, options: Options) -> int:
+        """Runs per setting."""
+        return options.seeds or self.seeds.get(options.scale, 1)
+
+
+def differences(full: Config, scaled: Config) -> tuple[str, ...]:
+    """A phrase for each field that differs and matters to the experiment, the length first.
+
+    Example:
+        >>> differences(Config(epochs=200), Config(epochs=3, train_limit=100))
+        ('3 epochs instead of 200', 'only the first 100 training images')
+    """
+    names = [name for name in differing(full, scaled, deciding=True) if name not in _UNMENTIONED]
+    names.sort(key=lambda name: not FIELDS[name].is_length)
+    phrases = []
+    for name in names:
+        phrases += _phrases(name, full, scaled)
+    return tuple(phrases)
+
+
+def _phrases(name: str, full: Config, scaled: Config) -> list[str]:
+    old, new = getattr(full, name), getattr(scaled, name)
+    if name == "data":
+        return [f"{registry.find(new).label} instead of {registry.find(old).label}"]
+    if FIELDS[name].is_length:
+        if new is None:  # the field that replaces it says how long
+            return []
+        instead = "" if old is None else f" instead of {_shown(old)}"
+        return [plural(new, name.removesuffix("s")) + instead]
+    if name in ("train_limit", "test_limit"):
+        return [f"all {label(name)}" if new is None else f"only the first {new:,} {label(name)}"]
+    if name == "model_options":
+        return [
+            f"{option} {_shown(new.get(option))} instead of {_shown(old.get(option))}"
+            for option in sorted({*old, *new})
+            if old.get(option) != new.get(option)
+        ]
+    if name == "model":
+        (family, _, depth), (other, _, was) = new.rpartition("-"), old.rpartition("-")
+        if family and family == other:
+            return [f"{depth} layers instead of {was}"]
+    if name in ("image_size", "crop"):
+        index = ("image_size", "crop").index(name)
+        old, new = (registry.image_sizes(each)[index] for each in (full, scaled))
+    return [] if old == new else [f"{label(name)} {_shown(new)} instead of {_shown(old)}"]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "the default"
+    if isinstance(value, tuple):
+        return " and ".join(_shown(each) for each in value) or "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
