@@ -21,7 +21,6 @@ from mpelu.lab.paper.settings import LABELS
 from mpelu.lab.sweep.gather import Gathered, SettingRuns, test_loss
 from mpelu.lab.sweep.results import Cell, Plot, Result, Series
 from mpelu.lab.sweep.study import Setting, Study
-from mpelu.lab.sweep.table import NoRuns
 
 if TYPE_CHECKING:
     import torch
@@ -139,14 +138,11 @@ def shrink(config: Config, scale: str) -> Config:
 def summarize(gathered: Gathered) -> Result:
     """Test loss by depth and initialization, against the best of the controls."""
     study, options = gathered.study, gathered.options
-    ended = gathered.ended()
-    if not ended:
-        first = f"; {gathered.left_out[0]}" if gathered.left_out else ""
-        raise NoRuns(f"{study.name}: expected at least one finished run, got none{first}")
-    found = {row.scaled.setting.name: row for row in gathered.rows}
+    ended = gathered.require_ended()
+    found = {row.setting.name: row for row in gathered.rows}
     rows = []
     for row in gathered.rows:
-        setting = row.scaled.setting
+        setting = row.setting
         losses = tuple(test_loss(each.run) for each in row.ended)
         finite = tuple(each for each in losses if math.isfinite(each))
         mean = sum(finite) / len(finite) if finite else None
@@ -165,7 +161,7 @@ def summarize(gathered: Gathered) -> Result:
         study=study.name,
         title=study.title,
         scale=options.scale,
-        shrunk=gathered.rows[0].scaled.shrunk,
+        shrunk=gathered.rows[0].setting.shrunk,
         seeds=study.seed_count(options),
         data=", ".join(sorted({str(each.run.config["data"]) for each in ended})),
         header=(*study.labels, "learning rate", "test loss", "all runs", "ahead of", "n"),
@@ -178,7 +174,7 @@ def summarize(gathered: Gathered) -> Result:
             *([f"left out: {'; '.join(gathered.left_out)}"] if gathered.left_out else []),
         ),
         plots=_plots(gathered),
-        runs=tuple(f"{each.run.path.relative_to(gathered.folder)}" for each in ended),
+        runs=gathered.run_names(),
     )
 
 
@@ -190,14 +186,14 @@ def losses_of(row: SettingRuns | None) -> list[float]:
 def _verdict(row: SettingRuns, found: dict[str, SettingRuns], smoke: bool) -> str:
     """The controls that the worst run is ahead of; "chance" if it isn't even ahead of a guess."""
     losses = losses_of(row)
-    if smoke or not losses or row.scaled.setting.name == SOFTMAX:
+    if smoke or not losses or row.setting.name == SOFTMAX:
         return "-"
-    depth = row.scaled.setting.labels[0]
+    depth = row.setting.labels[0]
     controls = {"softmax": SOFTMAX, "linear": f"{depth}-{CONTROL}-orthogonal"}
     ahead = [
         label
         for label, name in controls.items()
-        if name != row.scaled.setting.name
+        if name != row.setting.name
         and (others := losses_of(found.get(name)))
         and max(losses) < min(others)
     ]
@@ -211,9 +207,9 @@ def _plots(gathered: Gathered) -> tuple[Plot, ...]:
     """Mean test loss over depth, for the settings that every depth has."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in gathered.rows:
-        depth, activation, name = row.scaled.setting.labels
+        depth, activation, name = row.setting.labels
         losses = [each for each in losses_of(row) if math.isfinite(each)]
-        if losses and row.scaled.setting.name != SOFTMAX:
+        if losses and row.setting.name != SOFTMAX:
             label = "linear control" if activation == CONTROL else f"{activation}, {name}"
             lines.setdefault(label, []).append((int(depth), sum(losses) / len(losses)))
     series = [

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files
-from mpelu.lab.sweep.gather import EndedRun, Gathered, is_number
+from mpelu.lab.sweep.gather import FoundRun, Gathered, is_number
 from mpelu.lab.sweep.statistics import Pairing, pair_seeds
 
 KEPT = "kept.json"
@@ -84,9 +84,11 @@ def steps_to(run: KeptRun, error: float) -> int | None:
 def keep(gathered: Gathered) -> KeptStudy:
     """What is kept of the runs that were gathered."""
     study = gathered.study
-    scaled = {row.scaled.setting.name: row.scaled for row in gathered.rows}
+    settings = {row.setting.name: row.setting for row in gathered.rows}
     configs = {
-        name: each.config.non_defaults() for name, each in scaled.items() if each.config is not None
+        name: each.config.non_defaults()
+        for name, each in settings.items()
+        if each.config is not None
     }
     for values in configs.values():
         values.pop("data_dir", None)
@@ -98,7 +100,7 @@ def keep(gathered: Gathered) -> KeptStudy:
     return KeptStudy(
         study=study.name,
         title=study.title,
-        labels={name: ", ".join(each.setting.labels) for name, each in scaled.items()},
+        labels={name: ", ".join(each.labels) for name, each in settings.items()},
         configs=configs,
         comparisons=list(study.comparisons),
         runs=[_keep(each) for each in gathered.ended()],
@@ -109,13 +111,13 @@ def keep(gathered: Gathered) -> KeptStudy:
 _MACHINE = ("cpu", "kernel", "torch", "mpelu", "revision", "threads")
 
 
-def _keep(ended: EndedRun) -> KeptRun:
+def _keep(ended: FoundRun) -> KeptRun:
     from mpelu.lab.inspecting.learned import learned_parameters
 
     learned = learned_parameters(ended.run.path).final
     return KeptRun(
-        setting=ended.named.setting,
-        seed=ended.named.seed,
+        setting=ended.job.setting,
+        seed=ended.job.seed,
         test_error=None if ended.diverged else ended.run.status["test_error"],
         tests=[
             (row["step"], round(row["test_error"], 4))

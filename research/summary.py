@@ -12,7 +12,6 @@ from mpelu.lab.sweep.drawing import COLORS, STYLES, save
 from mpelu.lab.sweep.gather import Gathered
 from mpelu.lab.sweep.results import Cell, Result
 from mpelu.lab.sweep.statistics import POWER, Pairing, mean_std
-from mpelu.lab.sweep.table import NoRuns
 from research.kept import KEPT, KeptStudy, keep, steps_to, write
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ def summarize(gathered: Gathered, *, reach: float | None = None, has_figure: boo
         has_figure: whether there is something to draw.
     """
     study, options = gathered.study, gathered.options
-    if not gathered.ended():
-        first = f"; {gathered.left_out[0]}" if gathered.left_out else ""
-        raise NoRuns(f"{study.name}: expected at least one finished run, got none{first}")
+    ended = gathered.require_ended()
     kept = keep(gathered)
     if options.is_smoke:  # a difference would mean nothing
         kept = replace(kept, comparisons=[])
@@ -43,14 +40,14 @@ def summarize(gathered: Gathered, *, reach: float | None = None, has_figure: boo
         study=study.name,
         title=study.title,
         scale=options.scale,
-        shrunk=next((row.scaled.shrunk for row in gathered.rows), ()),
+        shrunk=next((row.setting.shrunk for row in gathered.rows), ()),
         seeds=study.seed_count(options),
-        data=str(gathered.ended()[0].run.config["data"]),
+        data=str(ended[0].run.config["data"]),
         header=header,
         rows=rows,
         notes=(*notes(kept), *_left_out(gathered)),
         figures=drawn,
-        runs=tuple(f"{each.run.path.relative_to(gathered.folder)}" for each in gathered.ended()),
+        runs=gathered.run_names(),
     )
 
 

@@ -26,9 +26,9 @@ from mpelu.lab.paper import convergence
 from mpelu.lab.run import files
 from mpelu.lab.run import folder as runs
 from mpelu.lab.sweep import executors, results, runner
-from mpelu.lab.sweep.executors import Job, JobOutcome, failed, perform
+from mpelu.lab.sweep.executors import JobOutcome, failed, perform
 from mpelu.lab.sweep.gather import gather
-from mpelu.lab.sweep.study import Execution, Options, Setting, Study
+from mpelu.lab.sweep.study import Execution, Job, Options, Setting, Study
 
 QUICK = Config(
     model="resnet-8", model_options={"width": 2}, iterations=4, batch_size=16, train_limit=64,
@@ -339,7 +339,7 @@ def test_a_full_disk_keeps_finished_runs(
         run(study())
     assert count == 3  # the fourth would meet the same
     kept = gather(study(), options(), tmp_path / "table9-full").ended()
-    assert [each.named.name for each in kept] == ["one-seed0", "two-seed0"]
+    assert [each.job.name for each in kept] == ["one-seed0", "two-seed0"]
 
 
 def test_a_full_disk_while_writing_the_result(
@@ -490,7 +490,9 @@ def test_dry_run_of_a_study_of_ones_own_reads_its_data_and_measures_in_its_preci
 
 
 def jobs(tmp_path: Path, *names: str, config: Config = QUICK) -> list[Job]:
-    return [Job(name=name, config=config, folder=str(tmp_path / name)) for name in names]
+    return [
+        Job(name=name, setting=name, config=config, folder=str(tmp_path / name)) for name in names
+    ]
 
 
 def test_processes_do_the_runs(tmp_path: Path) -> None:
@@ -524,7 +526,7 @@ LONG = replace(QUICK, iterations=100_000, test_every=100_000, checkpoint_every=1
 TWO_PROCESSES = (
     "import sys\n"
     "from mpelu.lab.sweep import executors\n"
-    "from mpelu.lab.sweep.executors import Job\n"
+    "from mpelu.lab.sweep.study import Job\n"
     "jobs = [Job.from_json(line) for line in sys.argv[1:]]\n"
     "try:\n    list(executors.local(jobs, processes=2))\n"
     "except KeyboardInterrupt:\n    sys.exit(130)"

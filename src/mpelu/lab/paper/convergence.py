@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import LABELS, LSUV, MSRA, OURS, PLAIN_SOURCES, plain
-from mpelu.lab.sweep import table as tables
-from mpelu.lab.sweep.gather import EndedRun, Gathered, is_number
+from mpelu.lab.sweep.gather import FoundRun, Gathered, is_number
 from mpelu.lab.sweep.results import Plot, Result
 from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.table import curves, plain_text, tabulate
 
 NEAR_CHANCE = 0.95
 """A network has learned if its training loss is below this share of the loss at chance."""
@@ -41,7 +41,7 @@ LSUV_PAPER = (
 )
 
 
-def learned(ended: EndedRun) -> bool:
+def learned(ended: FoundRun) -> bool:
     """Whether the last quarter of the training losses is clearly below the loss at chance."""
     losses: list[float] = [row["loss"] for row in ended.run.steps if is_number(row.get("loss"))]
     if ended.diverged or not losses:
@@ -50,8 +50,8 @@ def learned(ended: EndedRun) -> bool:
     return sum(end) / len(end) < NEAR_CHANCE * math.log(ended.num_classes)
 
 
-def _text(ended: Sequence[EndedRun], values: Sequence[float]) -> str:
-    errors = tables.plain_text(ended, values)
+def _text(ended: Sequence[FoundRun], values: Sequence[float]) -> str:
+    errors = plain_text(ended, values)
     if all(each.diverged for each in ended):
         return errors
     count = sum(learned(each) for each in ended)
@@ -63,16 +63,16 @@ def _text(ended: Sequence[EndedRun], values: Sequence[float]) -> str:
 def table(gathered: Gathered) -> Result:
     """The table with a word on whether training converged, and the training losses as a plot."""
     if gathered.options.is_smoke:  # a few steps can't show it
-        return tables.table(gathered, plots=_plots)
+        return tabulate(gathered, plots=_plots)
     note = (
         f"converges: the mean training loss of the last quarter is below {NEAR_CHANCE} times the "
         "loss at chance, log(classes)"
     )
-    return tables.table(gathered, text=_text, plots=_plots, notes=(note,))
+    return tabulate(gathered, text=_text, plots=_plots, notes=(note,))
 
 
 def _plots(gathered: Gathered) -> tuple[Plot, ...]:
-    series = tables.curves(gathered, "step", "loss")
+    series = curves(gathered, "step", "loss")
     return (
         Plot(
             title="Training loss, first seed",

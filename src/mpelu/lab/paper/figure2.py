@@ -7,11 +7,11 @@ from functools import partial
 
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import LABELS, NIN_SOURCES, nin
-from mpelu.lab.sweep import table as tables
-from mpelu.lab.sweep.gather import EndedRun, Gathered, is_number
+from mpelu.lab.sweep.gather import FoundRun, Gathered, is_number
 from mpelu.lab.sweep.results import Plot, Result
 from mpelu.lab.sweep.statistics import text_of
 from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.table import curves, tabulate
 
 PAPER = {
     # iterations to 15 % test error, from the caption
@@ -36,7 +36,7 @@ def settings(source: str) -> list[Setting]:
     ]
 
 
-def _reached(error: float, ended: EndedRun) -> float | None:
+def _reached(error: float, ended: FoundRun) -> float | None:
     """The first tested iteration with at most this error."""
     for row in ended.run.tests:
         reached = is_number(row.get("test_error")) and row["test_error"] <= error
@@ -51,24 +51,24 @@ def _plots(gathered: Gathered) -> tuple[Plot, ...]:
             title="(a) training loss",
             x_label="iterations",
             y_label="cross entropy, nats",
-            series=tables.curves(gathered, "test", "train_loss"),
+            series=curves(gathered, "test", "train_loss"),
         ),
         Plot(
             title="(b) test error",
             x_label="iterations",
             y_label="test error, %",
-            series=tables.curves(gathered, "test", "test_error"),
+            series=curves(gathered, "test", "test_error"),
         ),
     )
 
 
 def summarize(gathered: Gathered) -> Result:
     error = ERROR[gathered.options.scale]
-    config = gathered.rows[0].scaled.config
+    config = gathered.rows[0].setting.config
     assert config is not None
     is_full = error == ERROR["full"]
     shrunk = () if is_full else (f"{error:g} % test error instead of {ERROR['full']:g} %",)
-    return tables.table(
+    return tabulate(
         gathered,
         measured=f"iterations to {error:g} % test error",
         shrunk=shrunk,
@@ -80,7 +80,7 @@ def summarize(gathered: Gathered) -> Result:
     )
 
 
-def _text(error: float, ended: Sequence[EndedRun], values: Sequence[float]) -> str:
+def _text(error: float, ended: Sequence[FoundRun], values: Sequence[float]) -> str:
     count, found = len(ended), len(values)
     if not found:
         return f"{error:g} % not reached" if count else "no run"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from mpelu.lab.paper import scale, table05
 from mpelu.lab.paper.settings import PLAIN_SOURCES
-from mpelu.lab.sweep import table as tables
 from mpelu.lab.sweep.gather import Gathered
 from mpelu.lab.sweep.results import Plot, Result
 from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.table import curves, tabulate
 
 SHOWN = ("mpelu-15-ours-bn", "mpelu-30-gaussian-bn", "mpelu-30-ours-bn", "mpelu-30-ours")
 
@@ -29,14 +29,14 @@ def _plots(gathered: Gathered) -> tuple[Plot, ...]:
             title=title,
             x_label="iterations",
             y_label=label,
-            series=tables.curves(gathered, kind, quantity),
+            series=curves(gathered, kind, quantity),
         )
         for title, kind, quantity, label in shown
     )
 
 
 def summarize(gathered: Gathered) -> Result:
-    return tables.table(gathered, plots=_plots)
+    return tabulate(gathered, plots=_plots)
 
 
 STUDY = Study(

@@ -11,11 +11,11 @@ from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import GAUSSIAN, PLAIN_SOURCES, plain
 from mpelu.lab.run import files
 from mpelu.lab.run import folder as runs
-from mpelu.lab.sweep import table as tables
 from mpelu.lab.sweep.gather import Gathered, is_number
 from mpelu.lab.sweep.results import Cell, Result
 from mpelu.lab.sweep.statistics import paper_value, text_of
 from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.table import tabulate
 
 PAPER = {
     # network: slope, top-1, top-5
@@ -48,7 +48,7 @@ def settings(source: str) -> list[Setting]:
 def summarize(gathered: Gathered) -> Result:
     """The usual table, with the top-5 error of the trained networks added."""
     printed = {name: top_5 for name, (_, _, top_5) in PAPER.items()}
-    return add_top_5(tables.table(gathered), gathered, printed)
+    return add_top_5(tabulate(gathered), gathered, printed)
 
 
 def add_top_5(result: Result, gathered: Gathered, printed: Mapping[str, str]) -> Result:
@@ -71,7 +71,7 @@ def add_top_5(result: Result, gathered: Gathered, printed: Mapping[str, str]) ->
                 except UserError as error:
                     left_out.append(str(error))
         diverged = sum(each.diverged for each in row.ended)
-        text = printed[row.scaled.setting.labels[0]]
+        text = printed[row.setting.labels[0]]
         mean = sum(values) / len(values) if values else None
         added = (Cell(text, paper_value(text)), Cell(text_of(values, diverged), mean, values))
         rows.append((*cells[:at], *added, *cells[at:]))

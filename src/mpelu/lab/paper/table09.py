@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
-from mpelu.lab.sweep import table as tables
 from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.table import residual_table
 
 DEPTHS = (20, 32, 44, 56, 110)
 
@@ -57,5 +57,5 @@ STUDY = Study(
         ("mpelu-resnet-b-110", "resnet-110"),
         ("mpelu-resnet-b-110", "elu-resnet-110"),
     ),
-    summarize=tables.residual_table,
+    summarize=residual_table,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
 from mpelu.lab.paper.table09 import DEPTHS
-from mpelu.lab.sweep import table as tables
 from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.table import residual_table
 
 PAPER = (
     # name, figure, family (None: quoted), errors at DEPTHS, parameters at 110 layers
@@ -57,5 +57,5 @@ STUDY = Study(
     seeds={"smoke": 1, "small": 3, "full": 5},
     sources=RESNET_SOURCES,
     comparisons=(("mpelu-resnet-20", "resnet-20"), ("mpelu-resnet-110", "resnet-110")),
-    summarize=tables.residual_table,
+    summarize=residual_table,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
-from mpelu.lab.sweep import table as tables
 from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.table import residual_table
 
 DIVERGED = "diverged within few steps"
 
@@ -64,5 +64,5 @@ STUDY = Study(
     seeds={"smoke": 1, "small": 2, "full": 5},
     sources=RESNET_SOURCES,
     comparisons=(("nopre-resnet", "preresnet"), ("nopre-resnet", "mpelu-preresnet")),
-    summarize=tables.residual_table,
+    summarize=residual_table,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mpelu.lab.data import registry
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
-from mpelu.lab.sweep import table as tables
 from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.table import residual_table
 
 QUOTED = (
     # method, settings, depth, parameters, CIFAR-10, CIFAR-100
@@ -90,5 +90,5 @@ STUDY = Study(
         ("nopre-164-alpha0.25-dagger-cifar10", "nopre-164-alpha0.25-cifar10"),
         ("nopre-164-alpha1-dagger-cifar10", "nopre-164-alpha0.25-dagger-cifar10"),
     ),
-    summarize=tables.residual_table,
+    summarize=residual_table,
 )

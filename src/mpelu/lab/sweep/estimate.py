@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mpelu.lab.config import FIELDS, Config
 from mpelu.lab.data import registry
 from mpelu.lab.errors import plural
-from mpelu.lab.sweep.study import NamedRun, Options, Study
+from mpelu.lab.sweep.study import Job, Options, Study
 
 SAMPLE = 16
 """Images in a measured step. The time is assumed to be proportional to their number."""
@@ -71,7 +71,7 @@ def dry_run(studies: Sequence[Study], options: Options, jobs: int) -> Iterator[s
     )
 
 
-def seconds(runs: Sequence[NamedRun], threads: int) -> dict[str, float]:
+def seconds(runs: Sequence[Job], threads: int) -> dict[str, float]:
     """The seconds each run would take on this machine, by name. Equal networks are measured once.
 
     Args:

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, one_line, plural
 from mpelu.lab.reading import parse_object
 from mpelu.lab.run import folder as runs
 from mpelu.lab.run.lock import wait_until_free
+from mpelu.lab.sweep.study import Job
 
 GRACE = 60.0
 """Seconds a run has to finish its step and write a checkpoint once it is asked to stop."""
@@ -34,24 +34,6 @@ _WORKER = (
     "from mpelu.lab.sweep.executors import main; main()"
 )
 """Stopped while it imports, a worker ends without a traceback."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """A run and its folder."""
-
-    name: str
-    config: Config
-    folder: str
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Job:
-        values = parse_object(text)
-        config = Config.from_values(values["config"])
-        return cls(name=values["name"], config=config, folder=values["folder"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

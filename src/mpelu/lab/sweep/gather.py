@@ -12,7 +12,7 @@ from mpelu.lab.errors import UserError
 from mpelu.lab.run import folder as runs
 from mpelu.lab.run.folder import Run
 from mpelu.lab.run.metrics import METRICS
-from mpelu.lab.sweep.study import NamedRun, Options, ScaledSetting, Study
+from mpelu.lab.sweep.study import Job, Options, Setting, Study
 
 RUNS = "runs"
 """The directory of run folders inside that of a study."""
@@ -20,23 +20,27 @@ TUNING = "tuning"
 """The directory of runs that choose learning rates."""
 
 
+class NoRuns(UserError):
+    """There is no run to make a table of."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundRun:
     """What was found in the folder of a run."""
 
+    job: Job
     state: str
     """new, unfinished, ended, or foreign if the folder holds something else or is damaged."""
-    run: Run | None = None
+    content: Run | None = None
+    """None if it can't be read."""
     reason: str = ""
     """Why the run doesn't count yet, or never will; empty for "ended"."""
 
-
-@dataclass(frozen=True, slots=True)
-class EndedRun:
-    """A run that finished or diverged."""
-
-    named: NamedRun
-    run: Run
+    @property
+    def run(self) -> Run:
+        """The content of the folder, where it could be read."""
+        assert self.content is not None
+        return self.content
 
     @property
     def diverged(self) -> bool:
@@ -51,8 +55,9 @@ class EndedRun:
 class SettingRuns:
     """A setting with its runs that ended."""
 
-    scaled: ScaledSetting
-    ended: tuple[EndedRun, ...]
+    setting: Setting
+    """As it is run at this scale."""
+    ended: tuple[FoundRun, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,30 +73,47 @@ class Gathered:
     left_out: tuple[str, ...]
     """Folders and runs that don't count, with the reason, a line each."""
 
-    def ended(self) -> list[EndedRun]:
+    def ended(self) -> list[FoundRun]:
+        """The runs that finished or diverged."""
         return [each for row in self.rows for each in row.ended]
 
+    def require_ended(self) -> list[FoundRun]:
+        """The runs that finished or diverged.
 
-def examine(named: NamedRun, path: Path) -> FoundRun:
+        Raises:
+            NoRuns: if there is none.
+        """
+        ended = self.ended()
+        if not ended:
+            first = f"; {self.left_out[0]}" if self.left_out else ""
+            raise NoRuns(f"{self.study.name}: expected at least one finished run, got none{first}")
+        return ended
+
+    def run_names(self) -> tuple[str, ...]:
+        """The folders of the runs that ended, relative to that of the study."""
+        return tuple(f"{each.run.path.relative_to(self.folder)}" for each in self.ended())
+
+
+def examine(job: Job, path: Path) -> FoundRun:
     """Reads the folder of a run and says what it is."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return FoundRun(state="new", reason="not run")
+        return FoundRun(job=job, state="new", reason="not run")
     try:
         run = runs.read(path)
         config = Config.from_values(run.config)
     except (UserError, OSError) as error:
-        return FoundRun(state="foreign", reason=str(error).removeprefix(f"{path}: "))
-    different = differing(config, named.config, deciding=True)
+        return FoundRun(job=job, state="foreign", reason=str(error).removeprefix(f"{path}: "))
+    different = differing(config, job.config, deciding=True)
     if different:
         name = different[0]
-        found, expected = getattr(config, name), getattr(named.config, name)
+        found, expected = getattr(config, name), getattr(job.config, name)
         reason = f"a run with other settings: {name} is {found!r}, expected {expected!r}"
-        return FoundRun(state="foreign", reason=reason)
+        return FoundRun(job=job, state="foreign", reason=reason)
     if run.status.get("state") not in runs.ENDED:
         message = run.status.get("message") or run.status.get("state", "not started")
-        return FoundRun(state="unfinished", run=run, reason=f"unfinished: {message}")
+        return FoundRun(job=job, state="unfinished", content=run, reason=f"unfinished: {message}")
     damage = _damage(run)
-    return FoundRun(state="foreign" if damage else "ended", run=run, reason=damage)
+    return FoundRun(job=job, state="foreign" if damage else "ended", content=run, reason=damage)
 
 
 def _damage(run: Run) -> str:
@@ -116,7 +138,7 @@ def is_number(value: object) -> bool:
 
 
 def test_loss(run: Run) -> float:
-    """Of the last test; infinity if the run diverged."""
+    """The loss of the last test; infinity if the run diverged."""
     if run.status.get("state") != "finished" or not run.tests:
         return math.inf
     loss = run.tests[-1].get("test_loss")
@@ -124,16 +146,15 @@ def test_loss(run: Run) -> float:
 
 
 def chosen_rates(study: Study, options: Options, folder: Path) -> dict[str, float]:
-    """The learning rate of the lowest test loss, for each setting whose tuning runs have ended.
+    """The learning rate with the lowest test loss, for each setting whose tuning runs have ended.
 
-    Where all of them diverged it is the smallest rate.
+    If all of them diverged, it is the smallest rate.
     """
     losses: dict[str, list[tuple[float, float]]] = {}
-    for named in study.tuning_runs(options):
-        found = examine(named, folder / TUNING / named.name)
-        if found.state == "ended" and found.run is not None:
-            pair = (test_loss(found.run), named.config.lr)
-            losses.setdefault(named.setting, []).append(pair)
+    for job in study.tuning_runs(options):
+        found = examine(job, folder / TUNING / job.name)
+        if found.state == "ended":
+            losses.setdefault(job.setting, []).append((test_loss(found.run), job.config.lr))
     return {
         setting: min(pairs)[1]
         for setting, pairs in losses.items()
@@ -152,18 +173,17 @@ def gather(
         folder: the study's directory.
         found: what `examine` found, by name of the run; None to read the folders.
     """
-    named = study.runs(options, chosen_rates(study, options, folder))
+    jobs = study.runs(options, chosen_rates(study, options, folder))
     if found is None:
-        found = {each.name: examine(each, folder / RUNS / each.name) for each in named}
-    ended: dict[str, list[EndedRun]] = {}
+        found = {job.name: examine(job, folder / RUNS / job.name) for job in jobs}
+    ended: dict[str, list[FoundRun]] = {}
     left_out = []
-    for each in named:
-        there = found[each.name]
+    for job in jobs:
+        there = found[job.name]
         if there.state == "ended":
-            assert there.run is not None
-            ended.setdefault(each.setting, []).append(EndedRun(each, there.run))
+            ended.setdefault(job.setting, []).append(there)
         else:
-            left_out.append(f"{folder / RUNS / each.name}: {there.reason}")
+            left_out.append(f"{folder / RUNS / job.name}: {there.reason}")
     others = sorted((folder / RUNS).iterdir()) if (folder / RUNS).is_dir() else []
     left_out += [
         f"{path}: not a run of this study with these options"
@@ -171,8 +191,8 @@ def gather(
         if path.is_dir() and path.name not in found
     ]
     rows = [
-        SettingRuns(each, tuple(ended.get(each.setting.name, ())))
-        for each in study.at_scale(options)
+        SettingRuns(setting, tuple(ended.get(setting.name, ())))
+        for setting in study.at_scale(options)
     ]
     return Gathered(
         study=study, options=options, folder=folder, rows=tuple(rows), left_out=tuple(left_out)

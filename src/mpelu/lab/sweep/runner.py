@@ -11,18 +11,19 @@ from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.run.lock import lock
 from mpelu.lab.sweep import executors, results, table
-from mpelu.lab.sweep.executors import Job, JobOutcome, is_full
+from mpelu.lab.sweep.executors import JobOutcome, is_full
 from mpelu.lab.sweep.gather import (
     RUNS,
     TUNING,
     FoundRun,
     Gathered,
+    NoRuns,
     chosen_rates,
     examine,
     gather,
 )
 from mpelu.lab.sweep.results import Result
-from mpelu.lab.sweep.study import Execution, NamedRun, Options, Study
+from mpelu.lab.sweep.study import Execution, Job, Options, Study
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +74,7 @@ def run(
             if is_full(error):
                 raise _no_space(execution.out, str(error)) from error
             raise UserError(f"can't write to {execution.out}: {error}", field="out") from error
-        except table.NoRuns as error:  # other studies may have some
+        except NoRuns as error:  # other studies may have some
             empty.append(str(error))
     if empty:
         raise UserError("; ".join(empty))
@@ -112,7 +113,7 @@ def _run(
     ]
     found = yield from _run_all(study, options, execution, runs, folder / RUNS)
     found |= {
-        each.name: FoundRun(state="new", reason="its learning rate hasn't been chosen")
+        each.name: FoundRun(job=each, state="new", reason="its learning rate hasn't been chosen")
         for each in study.runs(options, rates)
         if each.name not in found
     }
@@ -125,7 +126,7 @@ def _run_all(
     study: Study,
     options: Options,
     execution: Execution,
-    runs: Sequence[NamedRun],
+    runs: Sequence[Job],
     folder: Path,
 ) -> Generator[StudyEvent, None, dict[str, FoundRun]]:
     """Executes those of the runs that haven't ended. Returns what is then in their folders."""
@@ -135,7 +136,11 @@ def _run_all(
         if each.state == "foreign":
             text = f"left out: {folder / name}: {each.reason}"
             yield StudyEvent(text=text, is_problem=True)
-    jobs = [_job(named[name], folder) for name in named if _is_due(found[name])]
+    jobs = [
+        replace(job, folder=str((folder / name).resolve()))
+        for name, job in named.items()
+        if found[name].state in ("new", "unfinished")
+    ]
     if named:
         ended = sum(each.state == "ended" for each in found.values())
         before = f", {ended} finished before" if ended else ""
@@ -147,15 +152,6 @@ def _run_all(
         yield from _execute(study, options, execution, jobs)
     # Each folder is read once: those of finished runs above, the others now.
     return found | {job.name: examine(named[job.name], folder / job.name) for job in jobs}
-
-
-def _is_due(found: FoundRun) -> bool:
-    return found.state in ("new", "unfinished")
-
-
-def _job(named: NamedRun, folder: Path) -> Job:
-    path = folder / named.name
-    return Job(name=named.name, config=named.config, folder=str(path.resolve()))
 
 
 def _execute(
@@ -197,7 +193,7 @@ def _summarize(gathered: Gathered) -> Result:
     from mpelu.lab import environment
     from mpelu.lab.sweep import drawing
 
-    result = (gathered.study.summarize or table.table)(gathered)
+    result = (gathered.study.summarize or table.tabulate)(gathered)
     figures = result.figures or drawing.draw(result.plots, gathered.folder)
     return replace(result, figures=figures, environment=environment.describe_machine())
 

@@ -5,15 +5,17 @@ Importing this module doesn't import torch, so `mpelu list` is quick.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.config import FIELDS, Config, differing, label
 from mpelu.lab.data import registry
 from mpelu.lab.errors import UserError, choose, plural
+from mpelu.lab.reading import parse_object
 
 if TYPE_CHECKING:
     from mpelu.lab.sweep.gather import Gathered
@@ -115,27 +117,32 @@ class Setting:
     paper: str
     """The paper's value as printed; empty if it has none."""
     config: Config | None
-    """At full scale; None for what the paper quotes from elsewhere, which isn't run."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScaledSetting:
-    """A setting as it is run at a scale."""
-
-    setting: Setting
-    config: Config | None
-    shrunk: tuple[str, ...]
+    """None for what the paper quotes from elsewhere, which isn't run."""
+    shrunk: tuple[str, ...] = ()
     """How the config differs from that at full scale, a phrase for each difference."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NamedRun:
-    """A setting with a seed."""
+class Job:
+    """A setting with a seed: one run."""
 
     name: str
     setting: str
-    seed: int
     config: Config
+    folder: str = ""
+    """Path of the run folder; empty until the run is placed in a study's directory."""
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        values = parse_object(text)
+        return cls(**{**values, "config": Config.from_values(values["config"])})
 
 
 Shrink = Callable[[Config, str], "Config | None"]
@@ -207,31 +214,30 @@ class Study:
         is_default = not self.sources or source == next(iter(self.sources))
         return f"{self.name}-{options.scale}" + ("" if is_default else f"-{source}")
 
-    def at_scale(self, options: Options) -> list[ScaledSetting]:
+    def at_scale(self, options: Options) -> list[Setting]:
         """The settings as they are run at this scale."""
         found = []
         for setting in self.settings(self.source(options)):
             config = setting.config
             if config is None:
-                found.append(ScaledSetting(setting=setting, config=None, shrunk=()))
+                found.append(setting)
                 continue
             scaled = config if options.scale == "full" else self.shrink(config, options.scale)
             if scaled is not None:
                 shrunk = differences(config, scaled)
                 if scaled.data != "digits":
                     scaled = replace(scaled, data_dir=options.data_dir)
-                found.append(ScaledSetting(setting=setting, config=scaled, shrunk=shrunk))
+                found.append(replace(setting, config=scaled, shrunk=shrunk))
         return found
 
-    def tuning_runs(self, options: Options) -> list[NamedRun]:
+    def tuning_runs(self, options: Options) -> list[Job]:
         """Runs that choose learning rates; none in a smoke test, which can't tell."""
         if options.is_smoke:
             return []
         return [
-            NamedRun(
-                name=f"{each.setting.name}-lr{rate:g}",
-                setting=each.setting.name,
-                seed=TUNING_SEED,
+            Job(
+                name=f"{each.name}-lr{rate:g}",
+                setting=each.name,
                 config=replace(each.config, seed=TUNING_SEED, lr=rate),
             )
             for each in self.at_scale(options)
@@ -239,7 +245,7 @@ class Study:
             for rate in self.rates
         ]
 
-    def runs(self, options: Options, rates: Mapping[str, float] | None = None) -> list[NamedRun]:
+    def runs(self, options: Options, rates: Mapping[str, float] | None = None) -> list[Job]:
         """Every run at this scale, seed by seed: each setting has one before any has two.
 
         Args:
@@ -249,13 +255,10 @@ class Study:
         settings = self.at_scale(options)
         chosen = rates or {}
         return [
-            NamedRun(
-                name=f"{each.setting.name}-seed{seed}",
-                setting=each.setting.name,
-                seed=seed,
-                config=replace(
-                    each.config, seed=seed, lr=chosen.get(each.setting.name, each.config.lr)
-                ),
+            Job(
+                name=f"{each.name}-seed{seed}",
+                setting=each.name,
+                config=replace(each.config, seed=seed, lr=chosen.get(each.name, each.config.lr)),
             )
             for seed in range(self.first_seed, self.first_seed + self.seed_count(options))
             for each in settings

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mpelu.lab.errors import UserError, plural
-from mpelu.lab.sweep.gather import EndedRun, Gathered, SettingRuns, is_number
+from mpelu.lab.errors import plural
+from mpelu.lab.sweep.gather import FoundRun, Gathered, SettingRuns, is_number
 from mpelu.lab.sweep.results import SHRUNK, Cell, Plot, Result, Series
-from mpelu.lab.sweep.statistics import pair_seeds, paper_value, text_of
+from mpelu.lab.sweep.statistics import Pairing, pair_seeds, paper_value, text_of
 
-Value = Callable[[EndedRun], "float | None"]
+Value = Callable[[FoundRun], "float | None"]
 """What a run measured; None if it has no such value, for example because it diverged."""
-Text = Callable[[Sequence[EndedRun], Sequence[float]], str]
+Text = Callable[[Sequence[FoundRun], Sequence[float]], str]
 """How the runs of a setting, and their values, read in the table."""
 _SOURCES = {"paper": "the paper", "code": "the published code"}
 
 
-class NoRuns(UserError):
-    """There is no run to make a table of."""
-
-
-def last_error(ended: EndedRun) -> float | None:
+def last_error(ended: FoundRun) -> float | None:
     """Test error of the last test."""
     return None if ended.diverged else ended.run.status.get("test_error")
 
 
-def lowest_error(ended: EndedRun) -> float | None:
+def lowest_error(ended: FoundRun) -> float | None:
     """Lowest test error of all tests."""
     return None if ended.diverged else ended.run.status.get("best_error")
 
 
-def plain_text(ended: Sequence[EndedRun], values: Sequence[float]) -> str:
+def plain_text(ended: Sequence[FoundRun], values: Sequence[float]) -> str:
     """Best (mean ± std), with diverged runs counted."""
     return text_of(values, sum(each.diverged for each in ended))
 
 
-def table(
+def tabulate(
     gathered: Gathered,
     *,
     measured: str | None = None,
@@ -64,21 +60,18 @@ def table(
         NoRuns: if no run has ended.
     """
     study, options = gathered.study, gathered.options
-    ended = gathered.ended()
-    if not ended:
-        first = f"; {gathered.left_out[0]}" if gathered.left_out else ""
-        raise NoRuns(f"{study.name}: expected at least one finished run, got none{first}")
-    phrases = [row.scaled.shrunk for row in gathered.rows if row.scaled.config is not None]
+    ended = gathered.require_ended()
+    phrases = [row.setting.shrunk for row in gathered.rows if row.setting.config is not None]
     common = tuple(each for each in phrases[0] if all(each in other for other in phrases))
     # A row's own differences get a column, if there are any.
     has_own = any(set(each) - set(common) for each in phrases)
     # With one run per setting, the measurement already says all.
     has_many = any(len(row.ended) > 1 for row in gathered.rows)
-    has_paper = any(row.scaled.setting.paper for row in gathered.rows)
+    has_paper = any(row.setting.paper for row in gathered.rows)
     rows = []
     for row in gathered.rows:
         cells = _cells(row, value, text, has_many, digits, has_paper)
-        own = ", ".join(each for each in row.scaled.shrunk if each not in common)
+        own = ", ".join(each for each in row.setting.shrunk if each not in common)
         rows.append((*cells, Cell(own)) if has_own else cells)
     width = len(study.labels)
     header = (
@@ -102,18 +95,18 @@ def table(
         compare=((width, width + 1),) if has_paper else (),
         notes=(*_notes(gathered, value), *notes),
         plots=plots(gathered),
-        runs=tuple(f"{each.run.path.relative_to(gathered.folder)}" for each in ended),
+        runs=gathered.run_names(),
     )
 
 
 def _cells(
     row: SettingRuns, value: Value, text: Text, has_many: bool, digits: int, has_paper: bool
 ) -> tuple[Cell, ...]:
-    setting = row.scaled.setting
+    setting = row.setting
     labels = [Cell(label) for label in setting.labels]
     if has_paper:
         labels.append(Cell(setting.paper, paper_value(setting.paper)))
-    if row.scaled.config is None:
+    if row.setting.config is None:
         none = (Cell(""),) if has_many else ()
         return (*labels, Cell("quoted, not run"), *none, Cell("0", 0), Cell("0", 0))
     found = [value(each) for each in row.ended]
@@ -130,13 +123,13 @@ def _cells(
     )
 
 
-def _single(ended: EndedRun, value: float | None, digits: int) -> str:
+def _single(ended: FoundRun, value: float | None, digits: int) -> str:
     if value is not None:
         return f"{value:.{digits}f}"
     return f"diverged at step {diverged_at(ended)}" if ended.diverged else "-"
 
 
-def diverged_at(ended: EndedRun) -> int | None:
+def diverged_at(ended: FoundRun) -> int | None:
     """The step at which a run diverged."""
     details = ended.run.status.get("diverged")
     return (details if isinstance(details, dict) else ended.run.status).get("step")
@@ -152,7 +145,7 @@ def _notes(gathered: Gathered, value: Value) -> list[str]:
             f"follows {_SOURCES[source]}: {study.sources[source]} (use --follow {other} for "
             f"{_SOURCES[other]})"
         )
-    found = {row.scaled.setting.name: row for row in gathered.rows}
+    found = {row.setting.name: row for row in gathered.rows}
     if not options.is_smoke:
         pairs = [each for each in study.comparisons if set(each) <= set(found)]
         notes += [
@@ -167,10 +160,10 @@ def _notes(gathered: Gathered, value: Value) -> list[str]:
     return notes
 
 
-def compared(
+def pair(
     first: SettingRuns, second: SettingRuns, value: Value = last_error, comparisons: int = 1
-) -> str:
-    """The difference of two settings over the seeds that both have, in a line.
+) -> Pairing:
+    """The difference of two settings over the seeds that both have.
 
     Args:
         first: a setting with its runs.
@@ -178,12 +171,16 @@ def compared(
         value: the value of a run.
         comparisons: number of differences that are reported together.
     """
-    names = f"{first.scaled.setting.name} - {second.scaled.setting.name}"
-    found = pair_seeds(
-        {each.named.seed: value(each) for each in first.ended},
-        {each.named.seed: value(each) for each in second.ended},
-        comparisons=comparisons,
-    )
+    ones, others = ({each.job.seed: value(each) for each in row.ended} for row in (first, second))
+    return pair_seeds(ones, others, comparisons=comparisons)
+
+
+def compared(
+    first: SettingRuns, second: SettingRuns, value: Value = last_error, comparisons: int = 1
+) -> str:
+    """The same in words, for a line of notes."""
+    names = f"{first.setting.name} - {second.setting.name}"
+    found = pair(first, second, value, comparisons)
     runs = (*first.ended, *second.ended)
     lacking = "diverged" if any(each.diverged for each in runs) else "have no such value"
     counted = f"; {sum(found.lacking)} of {plural(len(runs), 'run')} {lacking}"
@@ -199,7 +196,7 @@ def residual_table(gathered: Gathered) -> Result:
     The published code prints the lowest error of all epochs; the paper doesn't say which it means.
     """
     code = gathered.study.source(gathered.options) == "code"
-    return table(gathered, value=lowest_error if code else last_error)
+    return tabulate(gathered, value=lowest_error if code else last_error)
 
 
 def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
@@ -214,7 +211,7 @@ def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
                 if is_number(each.get("step")) and is_number(each.get(quantity))
             ]
             x, y = [point[0] for point in points], [point[1] for point in points]
-            config = row.scaled.config
+            config = row.setting.config
             activation = "" if config is None else config.convert or config.activation or ""
-            found.append(Series(row.scaled.setting.name, x, y, activation))
+            found.append(Series(row.setting.name, x, y, activation))
     return tuple(found)
