@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SCALES = ("smoke", "small", "full")
 EXECUTORS = ("local", "ray")
+FOR_RAY = ("ray_address", "cpus_per_run", "gpus_per_run")
+"""Fields of Execution that only the executor ray uses."""
 SOURCES = ("paper", "code")
 """A paper, and the code its authors published, which may disagree."""
 OUT = Path("out/reproduce")
@@ -34,6 +36,11 @@ _UNMENTIONED = {"seed", "log_every", "test_every", "gradient_checkpointing"}
 """Fields that bits or logs depend on, but not the experiment."""
 
 
+def _option(default: Any, help: str, metavar: str | None = None, **how: Any) -> Any:
+    """A field that is also an option of a command: `mpelu.lab.commands.reproduce` adds it."""
+    return field(default=default, metadata={"help": help, "metavar": metavar, **how})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """What is run of a study.
@@ -42,13 +49,22 @@ class Options:
         UserError: for an unknown scale or source, or less than one seed.
     """
 
-    scale: str = "small"
-    seeds: int | None = None
-    """Runs per setting; None for the study's default."""
-    follow: str | None = None
-    """The source to follow where paper and published code disagree; None for the study's
-    default."""
-    data_dir: str | None = None
+    scale: str = _option(
+        "small",
+        "full: the paper's setting; small: at most half an hour per table or figure of the paper "
+        "on two cores; smoke: a few steps to check that everything runs (default: small)",
+        choices=SCALES,
+    )
+    seeds: int | None = _option(
+        None, "runs per setting (default: chosen by the study)", "N", type=int
+    )
+    follow: str | None = _option(
+        None,
+        "the source to follow where the paper and its published code disagree (default: chosen by "
+        "the study)",
+        choices=SOURCES,
+    )
+    data_dir: str | None = _option(None, "where the data is, or where to download it", "DIR")
 
     def __post_init__(self) -> None:
         choose("scale", self.scale, SCALES, noun="scale")
@@ -71,15 +87,19 @@ class Execution:
     """
 
     out: Path = OUT
-    executor: str = "local"
-    jobs: int | None = None
-    """Runs at a time."""
-    ray_address: str | None = None
-    """A running Ray cluster; None to start one on this machine."""
-    cpus_per_run: float = 1.0
-    gpus_per_run: float = 0.0
     progress: bool = False
     """Print the progress of downloads and, where there is one run at a time, of runs."""
+    executor: str = _option(
+        "local",
+        "local: processes on this machine; ray: a Ray cluster (default: local)",
+        choices=EXECUTORS,
+    )
+    jobs: int | None = _option(None, "runs at a time", "N", type=int)
+    ray_address: str | None = _option(
+        None, "a running cluster (default: start one here)", "ADDRESS"
+    )
+    cpus_per_run: float = _option(1.0, "CPUs per run (default: 1)", "X", type=float)
+    gpus_per_run: float = _option(0.0, "GPUs per run (default: 0)", "X", type=float)
 
     def __post_init__(self) -> None:
         choose("executor", self.executor, EXECUTORS, noun="executor")
@@ -91,10 +111,11 @@ class Execution:
             raise UserError(
                 f"expected a number >= 0, got {self.gpus_per_run}", field="gpus_per_run"
             )
-        for name, default in (("ray_address", None), ("cpus_per_run", 1.0), ("gpus_per_run", 0.0)):
-            if getattr(self, name) != default and self.executor != "ray":
+        for each in fields(self):
+            is_set = getattr(self, each.name) != each.default
+            if is_set and each.name in FOR_RAY and self.executor != "ray":
                 raise UserError(
-                    f"only used by the executor ray, got executor {self.executor}", field=name
+                    f"only used by the executor ray, got executor {self.executor}", field=each.name
                 )
 
     def jobs_at(self, scale: str) -> int:
