@@ -108,6 +108,19 @@ def test_finished_runs_are_not_repeated(
     assert result(tmp_path)["rows"] == first["rows"]
 
 
+def test_a_page_shows_every_study_in_the_directory(
+    run: Reproduce, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(study()) == 0
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'index.html'}\n")
+    assert run(replace(study(), name="another"), "--quiet") == 0
+    assert "index.html" not in capsys.readouterr().out
+    page = (tmp_path / "index.html").read_text()
+    assert page.count('"name":"one-seed0"') == 2
+    assert '"another-full"' in page
+    assert '"table9-full"' in page
+
+
 def test_an_interrupted_run_continues(run: Reproduce, tmp_path: Path) -> None:
     run(study())
     whole = (folder(tmp_path, "one-seed0") / "metrics.jsonl").read_bytes()
@@ -152,7 +165,7 @@ def test_each_run_folder_is_read_once(
         return real(path)
 
     monkeypatch.setattr(runs, "read", count)
-    run(study())
+    list(runner.run([study()], options(), Execution(out=tmp_path)))  # without the page
     assert sorted(read) == ["one-seed0", "one-seed1", "two-seed0", "two-seed1"]
 
 

@@ -86,6 +86,7 @@ def execution_of(arguments: argparse.Namespace, **changes: Any) -> Execution:
 
 def run(arguments: argparse.Namespace) -> int:
     from mpelu.lab import paper
+    from mpelu.lab.reporting import write_report
     from mpelu.lab.sweep import estimate, results, runner
 
     names = paper.names() if "all" in arguments.names else arguments.names
@@ -109,6 +110,10 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt as error:
         print("interrupted; run the same command again to continue", flush=True)
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    found = sorted(each.parent for each in execution.out.glob("*/result.json"))
+    written = write_report(found, execution.out)
+    if not arguments.quiet:
+        print(written.page)
     return code
 
 
