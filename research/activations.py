@@ -223,7 +223,7 @@ def _changed(name: str, lr: float = NORMALIZED_RATES[BASE], factor: float | None
     Args:
         name: the change.
         lr: learning rate.
-        factor: its factor for alpha and beta; None for that of the change.
+        factor: factor of the learning rate for alpha and beta; None for the change's own.
     """
     values = {**ACTIVATIONS[BASE], "lr": lr, **CHANGES[name][1]}
     if factor is not None:

@@ -6,7 +6,7 @@
 The rivals need AnyInit, which isn't a dependency: `pip install anyinit==0.4.0`.
 
 No batch norm, no shortcuts. Near the identity a network trains at any depth because it is linear.
-So every depth has two controls on the same budget: the network with identities in place of its
+So every depth has two controls on the same budget: the network with identities instead of
 activations, and softmax regression, which is the network of one layer.
 """
 
@@ -50,7 +50,7 @@ INITS: dict[str, dict[str, Any]] = {
     },
     "deep": {"init": "deep"},
 }  # fmt: skip
-"""By name, what is changed in the config."""
+"""What each initialization changes in the config."""
 CONTROL = "identity"
 SOFTMAX = "softmax"
 

@@ -1,4 +1,4 @@
-"""What is kept of a study's runs: a small file that its table, figures and text are made from."""
+"""The file that keeps a study's runs. Its table, figures and text are made from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpelu.lab.sweep.gather import FoundRun, Gathered, is_number
 from mpelu.lab.sweep.statistics import Pairing, pair_seeds
 
 KEPT = "kept.json"
-"""Beside result.json."""
+"""Name of the file, which is written beside result.json."""
 FORMAT = 1
 
 
@@ -39,9 +39,9 @@ class KeptStudy:
     study: str
     title: str
     labels: dict[str, str]
-    """By setting, in order."""
+    """Label of each setting, in order."""
     configs: dict[str, dict[str, Any]]
-    """By setting: the fields that differ from Config's defaults, without the seed."""
+    """Fields of each setting that differ from Config's defaults, without the seed."""
     comparisons: list[tuple[str, str]]
     runs: list[KeptRun]
     machines: list[dict[str, Any]]

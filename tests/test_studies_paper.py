@@ -273,9 +273,9 @@ def test_bad_options(values: dict[str, Any], message: str) -> None:
         ({"jobs": 0}, "jobs: expected a number >= 1, got 0"),
         ({"cpus_per_run": 0}, "cpus_per_run: expected a number > 0, got 0"),
         ({"gpus_per_run": -1}, "gpus_per_run: expected a number >= 0, got -1"),
-        ({"cpus_per_run": 2}, "cpus_per_run: only used by the executor ray, got executor local"),
-        ({"gpus_per_run": 1}, "gpus_per_run: only used by the executor ray, got executor local"),
-        ({"ray_address": "auto"}, "ray_address: only used by the executor ray, got executor local"),
+        ({"cpus_per_run": 2}, "cpus_per_run: requires --executor ray"),
+        ({"gpus_per_run": 1}, "gpus_per_run: requires --executor ray"),
+        ({"ray_address": "auto"}, "ray_address: requires --executor ray"),
     ],
 )
 def test_bad_executions(values: dict[str, Any], message: str) -> None:

@@ -27,7 +27,7 @@ _SMOKE: dict[str, Any] = {
 
 _EPOCHS = 5
 _STEPS = 391
-"""Of an epoch of CIFAR-10 in batches of 128."""
+"""Steps of an epoch of CIFAR-10 in batches of 128."""
 
 
 def nin(config: Config, scale: str) -> Config:

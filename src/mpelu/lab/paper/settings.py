@@ -123,7 +123,7 @@ def plain(
         source: "paper" or "code".
         alpha: (initial) alpha.
         decay: weight decay multiplier of the activation's parameters, as printed.
-        beta_decay: weight decay multiplier of beta, if it is another.
+        beta_decay: weight decay multiplier of beta; None for the same as alpha's.
         batch_norm: normalize before activations, and leave out dropout.
         mode: what the initialization counts.
     """

@@ -86,7 +86,7 @@ def _header() -> list[str]:
 
 
 def _falls(measured: dict[str, dict[int, tuple[float, float]]]) -> list[str]:
-    """By what factor the variance falls from the first convolution to the last."""
+    """The factor by which the variance falls from the first convolution to the last."""
     last = max(LAYERS)
     return [
         f"{name}: variance at conv{last} / variance at conv1 = {values[last][1] / values[1][1]:.1e}"

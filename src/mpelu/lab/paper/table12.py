@@ -5,8 +5,8 @@ from __future__ import annotations
 from mpelu.lab.data import registry
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
+from mpelu.lab.paper.table09 import residual_table
 from mpelu.lab.sweep.study import Setting, Study
-from mpelu.lab.sweep.table import residual_table
 
 QUOTED = (
     # method, settings, depth, parameters, CIFAR-10, CIFAR-100

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Colors that color-blind readers can tell apart (Okabe and Ito), combined with line styles.
 COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 BESIDE = ("#623900", "#AD689E", "#1900A4")
-"""For lines beside activations that show something else: unlike those of common activations."""
+"""Colors of lines that show no activation; unlike the colors of common activations."""
 STYLES = ("-", "--", "-.", ":")
 _MOST_INSIDE = 6
 """Up to this many lines, the legend fits inside the plot."""

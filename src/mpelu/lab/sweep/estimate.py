@@ -1,6 +1,6 @@
 """How long runs would take, from a few measured steps on random images.
 
-No data is needed, but for data of the user's own, which alone says its size."""
+No data is read, except for data of your own, whose size isn't known otherwise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DataFacts(NamedTuple):
     classes: int
     channels: int
     size: int
-    """Of the image that the network sees."""
+    """Width and height of the images that the network sees."""
     train_count: int
     test_count: int
 
@@ -106,7 +106,7 @@ def _what_costs(config: Config) -> dict[str, object]:
 
 
 def data_facts(config: Config) -> DataFacts:
-    """The facts of a config's data, which is read only if nothing else says them.
+    """The facts of a config's data. It is read only if they aren't known otherwise.
 
     Raises:
         UserError: if the data has to be read, and can't be.
@@ -139,7 +139,7 @@ def steps_on_noise(config: Config, batch_size: int, facts: DataFacts) -> tuple[S
     Args:
         config: the run.
         batch_size: number of images, all of them the same in every step.
-        facts: of its data.
+        facts: facts of the run's data.
     """
     import torch
     from torch.nn.functional import cross_entropy

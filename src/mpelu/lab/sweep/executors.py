@@ -132,7 +132,7 @@ def local(
         jobs: the runs.
         processes: how many run at a time.
         progress: print the progress of runs, to standard error.
-        program: command in place of Python with `mpelu.lab.sweep.executors.main`, for tests.
+        program: command to run instead of `mpelu.lab.sweep.executors.main` in Python, for tests.
     """
     processes = max(1, min(processes, len(jobs)))
     running: dict[int, subprocess.Popen[str]] = {}
@@ -334,6 +334,7 @@ def _check_room(module: Any, cpus: float, gpus: float) -> None:
         most = max((machine.get(name, 0) for machine in machines), default=0)
         if wanted > most:
             raise UserError(
-                f"expected at most what a machine of the cluster has, {most:g}, got {wanted:g}",
+                f"expected at most {most:g}, the largest number on a machine of the cluster, "
+                f"got {wanted:g}",
                 field=field,
             )

@@ -15,7 +15,7 @@ from mpelu.lab.run.metrics import METRICS
 from mpelu.lab.sweep.study import Job, Options, Setting, Study
 
 RUNS = "runs"
-"""The directory of run folders inside that of a study."""
+"""The directory of run folders inside a study's directory."""
 TUNING = "tuning"
 """The directory of runs that choose learning rates."""
 
@@ -32,7 +32,7 @@ class FoundRun:
     state: str
     """new, unfinished, ended, or foreign if the folder holds something else or is damaged."""
     content: Run | None = None
-    """None if it can't be read."""
+    """What the folder holds; None if it is new or can't be read."""
     reason: str = ""
     """Why the run doesn't count yet, or never will; empty for "ended"."""
 
@@ -86,11 +86,11 @@ class Gathered:
         ended = self.ended()
         if not ended:
             first = f"; {self.left_out[0]}" if self.left_out else ""
-            raise NoRuns(f"{self.study.name}: expected at least one finished run, got none{first}")
+            raise NoRuns(f"{self.study.name}: no run has finished{first}")
         return ended
 
     def run_names(self) -> tuple[str, ...]:
-        """The folders of the runs that ended, relative to that of the study."""
+        """The folders of the runs that ended, relative to the study's directory."""
         return tuple(f"{each.run.path.relative_to(self.folder)}" for each in self.ended())
 
 
@@ -126,7 +126,7 @@ def _damage(run: Run) -> str:
             if not is_number(run.status.get(name)):
                 return f"{runs.STATUS}: expected a number for {name}, got {run.status.get(name)!r}"
         if not run.tests:
-            return f"{METRICS}: expected the tests of a finished run, got none"
+            return f"{METRICS}: no tests found, though the run has finished"
     classes = run.data.get("classes")
     if not isinstance(classes, list) or not classes:
         return f"{runs.DATA}: expected a list of classes, got {classes!r}"

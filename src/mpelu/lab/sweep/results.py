@@ -64,7 +64,7 @@ class Plot:
     y_label: str
     log_y: bool = False
     y_range: tuple[float, float] | None = None
-    """Of the vertical axis; None to fit the lines."""
+    """Range of the vertical axis; None to fit the lines."""
     series: tuple[Series, ...]
 
 
@@ -98,7 +98,7 @@ class Result:
     figures: tuple[str, ...] = ()
     """Names of image files beside result.json."""
     runs: tuple[str, ...] = ()
-    """Run folders, relative to that of the study."""
+    """Run folders, relative to the study's directory."""
     environment: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

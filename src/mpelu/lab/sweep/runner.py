@@ -1,4 +1,4 @@
-"""From studies to runs, and from runs to results."""
+"""Runs studies: finds the data, executes the runs that are due, and writes the results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StudyEvent:
     result: Result | None = None
     """The result of a study, once it is written."""
     total: int = 0
-    """Number of runs to execute, if one of them has ended; otherwise 0."""
+    """Number of runs to execute, if this event is the end of one of them; otherwise 0."""
 
 
 def run(
@@ -129,7 +129,7 @@ def _run_all(
     runs: Sequence[Job],
     folder: Path,
 ) -> Generator[StudyEvent, None, dict[str, FoundRun]]:
-    """Executes those of the runs that haven't ended. Returns what is then in their folders."""
+    """Executes the runs that haven't ended. Returns what is then in the folders of all of them."""
     named = {each.name: each for each in runs}
     found = {name: examine(each, folder / name) for name, each in named.items()}
     for name, each in found.items():
@@ -150,7 +150,7 @@ def _run_all(
     if jobs:
         folder.mkdir(exist_ok=True)
         yield from _execute(study, options, execution, jobs)
-    # Each folder is read once: those of finished runs above, the others now.
+    # Each folder is read once: folders of finished runs above, the others now.
     return found | {job.name: examine(named[job.name], folder / job.name) for job in jobs}
 
 

@@ -1,4 +1,4 @@
-"""What a study is: settings with the paper's values beside them, and how they scale down.
+"""What a study is: settings to train, how they scale down, and how a sweep of them is executed.
 
 Importing this module doesn't import torch, so `mpelu list` is quick.
 """
@@ -33,7 +33,7 @@ SEEDS = {"smoke": 1, "small": 2, "full": 5}
 TUNING_SEED = 10_000
 """Seed of the runs that choose learning rates. No result uses it."""
 _UNMENTIONED = {"seed", "log_every", "test_every", "gradient_checkpointing"}
-"""Fields that bits or logs depend on, but not the experiment."""
+"""Fields that change bits or logs, but not the experiment."""
 
 
 def _option(default: Any, help: str, metavar: str | None = None, **how: Any) -> Any:
@@ -114,9 +114,7 @@ class Execution:
         for each in fields(self):
             is_set = getattr(self, each.name) != each.default
             if is_set and each.name in FOR_RAY and self.executor != "ray":
-                raise UserError(
-                    f"only used by the executor ray, got executor {self.executor}", field=each.name
-                )
+                raise UserError("requires --executor ray", field=each.name)
 
     def jobs_at(self, scale: str) -> int:
         """Runs at a time.
@@ -138,14 +136,14 @@ class Setting:
     paper: str
     """The paper's value as printed; empty if it has none."""
     config: Config | None
-    """None for what the paper quotes from elsewhere, which isn't run."""
+    """Fields of its runs; None for a row that the paper quotes from elsewhere, which isn't run."""
     shrunk: tuple[str, ...] = ()
-    """How the config differs from that at full scale, a phrase for each difference."""
+    """What was scaled down, a phrase for each field that differs from full scale."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A setting with a seed: one run."""
+    """One run: a setting with a seed."""
 
     name: str
     setting: str
@@ -167,13 +165,14 @@ class Job:
 
 
 Shrink = Callable[[Config, str], "Config | None"]
-"""From a config at full scale, and a smaller scale, to what is run there; None to leave it out."""
+"""Takes a config at full scale and a smaller scale, and returns the config to run at that scale, or
+None to leave the setting out."""
 
 
 def smoke(config: Config, scale: str) -> Config:
-    """Three small steps at smoke scale, and the config as it is at the others.
+    """Three small steps at smoke scale; at other scales, the config unchanged.
 
-    This is for a study of one's own: it keeps its data and its networks.
+    This is the default for a study of your own, which keeps its data and its networks.
     """
     if scale != "smoke":
         return config
@@ -195,7 +194,7 @@ def smoke(config: Config, scale: str) -> Config:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
-    """A table, figure or claim of the paper."""
+    """Settings to train and compare: a table or figure of the paper, or a study of your own."""
 
     name: str
     title: str
@@ -205,7 +204,7 @@ class Study:
     """Headings of the settings' labels."""
     quantity: str = "test error %"
     settings: Callable[[str], list[Setting]] = lambda source: []
-    """From a source to the settings at full scale; none if nothing is trained."""
+    """Returns the settings at full scale for a source; none if nothing is trained."""
     inspects: Callable[[Options], tuple[Config, ...]] = lambda options: ()
     """Configs whose data is needed although nothing is trained."""
     shrink: Shrink = smoke
@@ -216,8 +215,8 @@ class Study:
     """What each source says where paper and published code disagree. The first one is followed by
     default."""
     rates: tuple[float, ...] = ()
-    """Learning rates that each setting is tried with first, on a seed of its own; its runs take
-    the one of the lowest test loss. None to take the config's."""
+    """Learning rates to try first for each setting, on a separate seed; its runs take the rate with
+    the lowest test loss. If empty, runs take the config's rate."""
     comparisons: tuple[tuple[str, str], ...] = ()
     """Pairs of settings whose difference is reported with an interval."""
     summarize: Callable[[Gathered], Result] | None = None
@@ -230,7 +229,7 @@ class Study:
         return options.follow or next(iter(self.sources))
 
     def folder(self, options: Options) -> str:
-        """Name of the study's directory; the source is part of it if it isn't the default."""
+        """Name of the study's directory, with the source if it isn't the default."""
         source = self.source(options)
         is_default = not self.sources or source == next(iter(self.sources))
         return f"{self.name}-{options.scale}" + ("" if is_default else f"-{source}")
@@ -267,7 +266,7 @@ class Study:
         ]
 
     def runs(self, options: Options, rates: Mapping[str, float] | None = None) -> list[Job]:
-        """Every run at this scale, seed by seed: each setting has one before any has two.
+        """Every run at this scale, ordered by seed: each setting has one before any has two.
 
         Args:
             options: scale and seeds.

@@ -1,4 +1,4 @@
-"""From the runs of a study to its table."""
+"""Makes the table of a study from its runs: a row for each setting, with differences below."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def pair(
 def compared(
     first: SettingRuns, second: SettingRuns, value: Value = last_error, comparisons: int = 1
 ) -> str:
-    """The same in words, for a line of notes."""
+    """The difference that `pair` finds, as a line of notes."""
     names = f"{first.setting.name} - {second.setting.name}"
     found = pair(first, second, value, comparisons)
     runs = (*first.ended, *second.ended)
@@ -188,15 +188,6 @@ def compared(
     many = found.interval is not None and found.interval.pairs > 1
     kind = f", 95 % paired t interval{together}" if many else ""
     return f"{names}: {found.text()}{kind}{counted if any(found.lacking) else ''}"
-
-
-def residual_table(gathered: Gathered) -> Result:
-    """The table of residual networks.
-
-    The published code prints the lowest error of all epochs; the paper doesn't say which it means.
-    """
-    code = gathered.study.source(gathered.options) == "code"
-    return tabulate(gathered, value=lowest_error if code else last_error)
 
 
 def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
