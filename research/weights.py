@@ -1,6 +1,6 @@
 """Publishes the best networks of study E: their weights, each with a card.
 
-    python tools/weights.py OUT
+    python -m research.weights OUT
 
 OUT is the directory that `mpelu reproduce research.activations:anchor` wrote to. For each
 activation the run with the lowest test error goes to docs/results/weights, as a folder that
@@ -36,7 +36,7 @@ def fixed_images(size: int) -> Tensor:
 
 @torch.no_grad()
 def scores(run: Path) -> list[list[float]]:
-    """Of the fixed images, by the network of a run."""
+    """The scores that the network of a run gives the fixed images."""
     trained = load_network(run, device="cpu")
     found: Tensor = trained.model(trained.preprocess(fixed_images(trained.size)))
     return [[round(value, 6) for value in row] for row in found.tolist()]
