@@ -65,7 +65,7 @@ bench: $(LAB)
 
 # The page of results, its figures and tables, from the runs kept in docs/results.
 results: $(LAB)
-	$(BIN)/python tools/results.py
+	$(BIN)/python -m research.results
 
 # The kernel on 64-bit ARM, under emulation.
 arm: $(DEV)

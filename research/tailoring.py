@@ -34,7 +34,7 @@ class Tailored:
     """A shape of MPELU and what is put around it."""
 
     beta: float
-    """And alpha = 1 / beta."""
+    """Beta of MPELU; alpha is 1 / beta."""
     shift: float
     """Added to the input of MPELU."""
     offset: float

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 import reference
 import torch
-from conftest import INTERPRETED
 from torch import Tensor
 
 import mpelu
+from conftest import INTERPRETED
 from mpelu.kernels import gpu, registry
 from mpelu.kernels import triton as kernels
 from mpelu.kernels.layout import Tiling

@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import Run
 from torch import nn
 from torch.testing import assert_close
 from torch.testing._internal.common_optimizers import optim_db
 
 import mpelu
+from conftest import Run
 from mpelu import MPELU
 from mpelu.functional import MIN_BETA
 

@@ -24,9 +24,9 @@ from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files
 from mpelu.lab.run.folder import Run
-from mpelu.lab.studies.gather import EndedRun, Gathered, SettingRuns
-from mpelu.lab.studies.results import Result
-from mpelu.lab.studies.statistics import pair_seeds, paired_difference
+from mpelu.lab.sweep.gather import FoundRun, Gathered, SettingRuns
+from mpelu.lab.sweep.results import Result
+from mpelu.lab.sweep.statistics import pair_seeds, paired_difference
 from mpelu.lab.training import network
 from mpelu.lab.training.swapping import swap_activations
 from mpelu.lab.yours.comparison import Arm, ModelComparison, parse_budget, plan
@@ -288,20 +288,19 @@ def compared(mpelu: dict[int, float | None], relu: dict[int, float | None]) -> R
         asked={},
     )
     study = comparison.study(summarize)
-    runs: dict[str, list[EndedRun]] = {arm.name: [] for arm in arms}
-    for named in study.runs(comparison.options()):
-        error = (relu if named.setting == RELU.name else mpelu)[named.seed]
+    runs: dict[str, list[FoundRun]] = {arm.name: [] for arm in arms}
+    for job in study.runs(comparison.options()):
+        error = (relu if job.setting == RELU.name else mpelu)[job.seed]
         status = {"state": "diverged"} if error is None else {"state": "finished"}
         tests = [{"step": 1, "test_error": 90.0}]
         tests += [] if error is None else [{"step": 2, "test_error": error}]
         run = Run(
-            path=Path(named.name), config={}, status={**status, "test_error": error},
+            path=Path(job.name), config={}, status={**status, "test_error": error},
             environment={}, data={"classes": ["a"]}, steps=[], tests=tests, problems=(),
         )  # fmt: skip
-        runs[named.setting].append(EndedRun(named, run))
+        runs[job.setting].append(FoundRun(job=job, state="ended", content=run))
     rows = [
-        SettingRuns(each, tuple(runs[each.setting.name]))
-        for each in study.at_scale(comparison.options())
+        SettingRuns(each, tuple(runs[each.name])) for each in study.at_scale(comparison.options())
     ]
     gathered = Gathered(
         study=study, options=comparison.options(), folder=Path(), rows=tuple(rows), left_out=()

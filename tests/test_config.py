@@ -11,7 +11,7 @@ import pytest
 from mpelu.lab.commands.options import add_config, given
 from mpelu.lab.config import FIELDS, GROUPS, Config, differing, label
 from mpelu.lab.errors import UserError
-from mpelu.lab.paper import PRESETS, preset
+from mpelu.lab.paper.settings import PRESETS, preset
 
 
 def test_a_config_survives_json() -> None:

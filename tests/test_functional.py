@@ -8,12 +8,12 @@ from typing import NamedTuple
 import pytest
 import reference
 import torch
-from conftest import Run, needs_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import mpelu
+from conftest import Run, needs_native
 from mpelu.kernels import registry
 
 SETTINGS = [

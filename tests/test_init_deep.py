@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import mpelu
-import tailoring
 from mpelu import models, theory
 from mpelu.init import METHODS, Critical, Deep, Exact, Gaussian, Taylor, initialize_
+from research import tailoring
 
 
 def seeded(seed: int = 0) -> torch.Generator:

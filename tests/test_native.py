@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import reference
 import torch
-from conftest import needs_native
 from torch.testing import assert_close
 
 import mpelu
+from conftest import needs_native
 from mpelu import MPELU
 from mpelu.kernels import native
 

@@ -11,8 +11,8 @@ import pytest
 
 from mpelu.activations import TABLE
 from mpelu.lab.colors import COLORS, activation_styles
-from mpelu.lab.studies.drawing import looks
-from mpelu.lab.studies.results import Series
+from mpelu.lab.sweep.drawing import looks
+from mpelu.lab.sweep.results import Series
 
 # Linear RGB as seen without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1).
 SIGHTS = {

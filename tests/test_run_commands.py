@@ -16,7 +16,7 @@ from PIL import Image
 from mpelu.lab import cli
 from mpelu.lab.commands import train
 from mpelu.lab.config import Config
-from mpelu.lab.paper import preset
+from mpelu.lab.paper.settings import preset
 from mpelu.lab.run import folder
 from mpelu.lab.training import trained
 from mpelu.lab.training.trainer import Outcome

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run, needs_native
 from torch.testing import assert_close
 
 import mpelu
+from conftest import Run, needs_native
 from mpelu import MPELU
 from mpelu.lab import load_network
 

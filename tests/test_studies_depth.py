@@ -1,4 +1,4 @@
-"""The study of depth, and learning rates that a study chooses on a seed of its own."""
+"""Learning rates that a study chooses on a seed of its own, and plain networks of any depth."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import torch
 from torch import nn
 
 from mpelu import models
-from mpelu.lab import studies
 from mpelu.lab.config import Config
-from mpelu.lab.studies import executors, gather, runner
-from mpelu.lab.studies.evidence import depth
-from mpelu.lab.studies.study import TUNING_SEED, Execution, Options, Setting, Study
+from mpelu.lab.sweep import executors, gather, runner
+from mpelu.lab.sweep.study import TUNING_SEED, Execution, Options, Setting, Study
 
 OPTIONS = Options(scale="small")
 
@@ -87,34 +85,7 @@ def test_without_tuning_runs_there_is_no_choice(tmp_path: Path) -> None:
 
 
 def test_smoke_tests_choose_nothing() -> None:
-    assert studies.find("depth").tuning_runs(Options(scale="smoke")) == []
-
-
-class TestDepth:
-    def test_every_depth_has_its_controls(self) -> None:
-        names = [each.name for each in depth.settings("paper")]
-        assert "softmax" in names
-        for layers in (15, 30, 60, 100, 200):
-            for arm in ("mpelu-taylor", "mpelu-exact", "mpelu-deep", "identity-orthogonal"):
-                assert f"{layers}-{arm}" in names
-
-    def test_the_grid_has_every_initialization(self) -> None:
-        for layers in depth.GRID:
-            assert {name for activation, name in depth.arms(layers) if activation == "mpelu"} == {
-                *depth.INITS
-            }
-
-    def test_all_runs_have_the_same_budget(self) -> None:
-        decided = ("iterations", "batch_size", "warmup", "clip_norm", "train_limit", "schedule")
-        study = studies.find("depth")
-        runs = [*study.tuning_runs(OPTIONS), *study.runs(OPTIONS)]
-        assert len({tuple(getattr(each.config, name) for name in decided) for each in runs}) == 1
-        assert len([each for each in study.tuning_runs(OPTIONS) if each.setting == "softmax"]) == 3
-
-    def test_rules_get_the_size_of_the_images_where_they_can_use_it(self) -> None:
-        for name, changes in depth.INITS.items():
-            if changes["init"] == "exact":
-                assert changes["init_sized"], name
+    assert small_study(0.1, 0.2).tuning_runs(Options(scale="smoke")) == []
 
 
 class TestSmallMaps:

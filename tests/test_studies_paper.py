@@ -8,25 +8,24 @@ from typing import Any
 
 import pytest
 
-from mpelu.lab import cli, studies
+from mpelu.lab import cli, paper
 from mpelu.lab.config import FIELDS, Config, differing
 from mpelu.lab.errors import UserError
-from mpelu.lab.paper import PRESETS, preset
-from mpelu.lab.studies.differences import differences
-from mpelu.lab.studies.paper import figure2, table04, table07, table08
-from mpelu.lab.studies.study import SCALES, Execution, Options, Setting
+from mpelu.lab.paper import figure2, table04, table07, table08
+from mpelu.lab.paper.settings import PRESETS, preset
+from mpelu.lab.sweep.study import SCALES, Execution, Options, Setting, differences
 from mpelu.models import registry
 
 
 def settings(name: str, source: str = "paper") -> dict[str, Setting]:
-    return {each.name: each for each in studies.find(name).settings(source)}
+    return {each.name: each for each in paper.find(name).settings(source)}
 
 
 def test_all_tables_figures_and_claims() -> None:
     expected = [f"table{n}" for n in range(1, 13)] + [f"figure{n}" for n in range(1, 6)]
-    assert studies.names_of_paper() == [*expected, "convergence", "lsuv"]
-    for name in studies.names_of_paper():
-        assert studies.find(name).name == name
+    assert paper.names() == [*expected, "convergence", "lsuv"]
+    for name in paper.names():
+        assert paper.find(name).name == name
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_readings_differ_where_paper_and_code_do() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_a_setting_of_its_study(name: str) -> None:
     chosen = PRESETS[name]
-    assert chosen.source == studies.find(chosen.study).source(Options(scale="full"))
+    assert chosen.source == paper.find(chosen.study).source(Options(scale="full"))
     assert chosen.help.endswith("published code)" if chosen.source == "code" else "paper)")
     config = settings(chosen.study, chosen.source)[chosen.setting].config
     assert config is not None
@@ -128,7 +127,7 @@ def test_the_presets_of_residual_networks_are_the_settings_of_all_their_tables()
     counts = {"resnet-cifar": 0, "resnet-cifar-dagger": 0}
     free = {"model", "data", "alpha", "gradient_checkpointing", "warmup", "warmup_lr"}
     for table in ("table9", "table10", "table11", "table12"):
-        for each in settings(table, studies.find(table).source(Options())).values():
+        for each in settings(table, paper.find(table).source(Options())).values():
             if each.config is not None:
                 name = f"resnet-cifar{'-dagger' * ('dagger' in each.name)}"
                 counts[name] += 1
@@ -146,8 +145,8 @@ def test_the_values_of_a_preset_give_its_config(name: str) -> None:
 def test_the_docs_name_the_networks_that_no_study_trains() -> None:
     trained = {
         each.config.model
-        for name in studies.names_of_paper()
-        for each in studies.find(name).settings("paper")
+        for name in paper.names()
+        for each in paper.find(name).settings("paper")
         if each.config is not None
     }
     untrained = [name for name in registry.names() if name not in trained]
@@ -161,17 +160,15 @@ def test_an_unknown_preset() -> None:
         preset("resnet")
 
 
-@pytest.mark.parametrize("name", studies.names())
+@pytest.mark.parametrize("name", paper.names())
 @pytest.mark.parametrize("scale", SCALES)
 def test_runs_have_names_of_their_own_and_say_what_shrank(name: str, scale: str) -> None:
-    study = studies.find(name)
+    study = paper.find(name)
     runs = study.runs(Options(scale=scale, seeds=2))
     assert len({run.name for run in runs}) == len(runs)
     assert {run.config.seed - study.first_seed for run in runs} <= {0, 1}
-    # The package's own studies are small as they are.
-    same = ("full",) if name in studies.names_of_paper() else ("full", "small")
     for each in study.at_scale(Options(scale=scale)):
-        assert bool(each.shrunk) == (scale not in same and each.config is not None)
+        assert bool(each.shrunk) == (scale != "full" and each.config is not None)
     for run in runs:
         if scale == "smoke":
             assert (run.config.data, run.config.data_dir) == ("digits", None)
@@ -180,11 +177,11 @@ def test_runs_have_names_of_their_own_and_say_what_shrank(name: str, scale: str)
 
 
 def test_another_reading_has_a_folder_of_its_own() -> None:
-    study = studies.find("table1")
+    study = paper.find("table1")
     assert study.folder(Options(scale="full")) == "table1-full"
     assert study.folder(Options(scale="full", follow="code")) == "table1-full"
     assert study.folder(Options(scale="full", follow="paper")) == "table1-full-paper"
-    assert studies.find("figure1").folder(Options(follow="code")) == "figure1-small"
+    assert paper.find("figure1").folder(Options(follow="code")) == "figure1-small"
 
 
 def test_differences_name_every_field_that_matters() -> None:
@@ -249,11 +246,11 @@ def test_fewer_layers_of_a_network_are_said_as_such() -> None:
 
 def test_only_a_close_study_is_suggested() -> None:
     with pytest.raises(UserError, match=r"^unknown study 'tabel9'; did you mean 'table9'"):
-        studies.find("tabel9")
+        paper.find("tabel9")
     with pytest.raises(
         UserError, match=r"^unknown study 'vgg' \(`mpelu list` lists all studies\)$"
     ):
-        studies.find("vgg")
+        paper.find("vgg")
 
 
 @pytest.mark.parametrize(
@@ -276,9 +273,9 @@ def test_bad_options(values: dict[str, Any], message: str) -> None:
         ({"jobs": 0}, "jobs: expected a number >= 1, got 0"),
         ({"cpus_per_run": 0}, "cpus_per_run: expected a number > 0, got 0"),
         ({"gpus_per_run": -1}, "gpus_per_run: expected a number >= 0, got -1"),
-        ({"cpus_per_run": 2}, "cpus_per_run: only used by the executor ray, got executor local"),
-        ({"gpus_per_run": 1}, "gpus_per_run: only used by the executor ray, got executor local"),
-        ({"ray_address": "auto"}, "ray_address: only used by the executor ray, got executor local"),
+        ({"cpus_per_run": 2}, "cpus_per_run: requires --executor ray"),
+        ({"gpus_per_run": 1}, "gpus_per_run: requires --executor ray"),
+        ({"ray_address": "auto"}, "ray_address: requires --executor ray"),
     ],
 )
 def test_bad_executions(values: dict[str, Any], message: str) -> None:
@@ -292,7 +289,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["study", "smoke", "small", "full", "data", "about"]
     first_words = [line.split()[0] for line in lines[2:-2] if not line.startswith(" ")]
-    assert first_words == studies.names()
+    assert first_words == paper.names()
     (table9,) = (line for line in lines if line.startswith("table9"))
     assert table9.split()[:5] == ["table9", "20", "24", "100", "CIFAR-10"]
 
@@ -300,8 +297,9 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 def test_studies_do_not_load_torch() -> None:
     program = (
         "import sys\n"
-        "from mpelu.lab import studies\n"
-        "for name in studies.names(): studies.find(name).runs(studies.Options(scale='full'))\n"
+        "from mpelu.lab import paper\n"
+        "from mpelu.lab.sweep import Options\n"
+        "for name in paper.names(): paper.find(name).runs(Options(scale='full'))\n"
         "from mpelu.lab.commands import list, reproduce\n"
         "list.run(None)\n"
         "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"

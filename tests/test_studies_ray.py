@@ -14,8 +14,9 @@ import pytest
 
 from mpelu.lab import cli
 from mpelu.lab.config import Config
-from mpelu.lab.studies import executors
-from mpelu.lab.studies.job import Job, perform
+from mpelu.lab.sweep import executors
+from mpelu.lab.sweep.executors import perform
+from mpelu.lab.sweep.study import Job
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray isn't installed: pip install '.[ray]'"
@@ -39,7 +40,7 @@ def kill_once_it_has_a_checkpoint(run: Path, killed: list[int]) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_lost_worker_is_replaced_and_its_run_continues(tmp_path: Path) -> None:
     jobs = [
-        Job(name=name, config=replace(LONG, seed=seed), folder=str(tmp_path / name))
+        Job(name=name, setting=name, config=replace(LONG, seed=seed), folder=str(tmp_path / name))
         for seed, name in enumerate(("killed", "other"))
     ]
     killed: list[int] = []
@@ -53,7 +54,7 @@ def test_a_lost_worker_is_replaced_and_its_run_continues(tmp_path: Path) -> None
     status = json.loads((tmp_path / "killed" / "status.json").read_text())
     assert status["pid"] != killed[0]
     # The same folder as without Ray and without the loss.
-    perform(Job(name="plain", config=LONG, folder=str(tmp_path / "plain")))
+    perform(Job(name="plain", setting="plain", config=LONG, folder=str(tmp_path / "plain")))
     metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("killed", "plain")]
     assert metrics[0] == metrics[1]
 

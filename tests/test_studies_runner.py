@@ -18,17 +18,17 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from mpelu.lab import cli, studies
+from mpelu.lab import cli, paper
 from mpelu.lab.commands import reproduce
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
+from mpelu.lab.paper import convergence
 from mpelu.lab.run import files
 from mpelu.lab.run import folder as runs
-from mpelu.lab.studies import executors, results, runner
-from mpelu.lab.studies.gather import gather
-from mpelu.lab.studies.job import Job, JobOutcome, failed, perform
-from mpelu.lab.studies.paper import learning
-from mpelu.lab.studies.study import Execution, Options, Setting, Study
+from mpelu.lab.sweep import executors, results, runner
+from mpelu.lab.sweep.executors import JobOutcome, failed, perform
+from mpelu.lab.sweep.gather import gather
+from mpelu.lab.sweep.study import Execution, Job, Options, Setting, Study
 
 QUICK = Config(
     model="resnet-8", model_options={"width": 2}, iterations=4, batch_size=16, train_limit=64,
@@ -64,7 +64,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reproduce:
         return executors.inline(jobs)
 
     def command(chosen: Study, *flags: str) -> int:
-        monkeypatch.setattr(studies, "find", lambda name: chosen)
+        monkeypatch.setattr(paper, "find", lambda name: chosen)
         monkeypatch.setattr(runner, "_executor", inline)
         parser = argparse.ArgumentParser()
         reproduce.add(parser.add_subparsers())
@@ -108,6 +108,19 @@ def test_finished_runs_are_not_repeated(
     assert result(tmp_path)["rows"] == first["rows"]
 
 
+def test_a_page_shows_every_study_in_the_directory(
+    run: Reproduce, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(study()) == 0
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'index.html'}\n")
+    assert run(replace(study(), name="another"), "--quiet") == 0
+    assert "index.html" not in capsys.readouterr().out
+    page = (tmp_path / "index.html").read_text()
+    assert page.count('"name":"one-seed0"') == 2
+    assert '"another-full"' in page
+    assert '"table9-full"' in page
+
+
 def test_an_interrupted_run_continues(run: Reproduce, tmp_path: Path) -> None:
     run(study())
     whole = (folder(tmp_path, "one-seed0") / "metrics.jsonl").read_bytes()
@@ -135,8 +148,8 @@ def test_runs_of_an_older_schema_count(
     monkeypatch.setattr(executors, "perform", lambda *_: pytest.fail("run again"))
     assert run(study(one=quick)) == 0
     for source in ("paper", "code"):
-        for name in studies.names():
-            for each in studies.find(name).runs(Options(scale="smoke", follow=source)):
+        for name in paper.names():
+            for each in paper.find(name).runs(Options(scale="smoke", follow=source)):
                 assert each.config.test_every is None  # as folders of schema 1 are read
 
 
@@ -152,22 +165,22 @@ def test_each_run_folder_is_read_once(
         return real(path)
 
     monkeypatch.setattr(runs, "read", count)
-    run(study())
+    list(runner.run([study()], options(), Execution(out=tmp_path)))  # without the page
     assert sorted(read) == ["one-seed0", "one-seed1", "two-seed0", "two-seed1"]
 
 
 def test_the_python_api_returns_results_and_prints_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", logger="mpelu.lab.studies"):
-        figure, table = studies.reproduce(["figure4", "lsuv"], scale="smoke", out=tmp_path)
+    with caplog.at_level("INFO", logger="mpelu.lab.reproduce"):
+        figure, table = paper.reproduce(["figure4", "lsuv"], scale="smoke", out=tmp_path)
     assert capfd.readouterr() == ("", "")
     assert (figure.study, table.study) == ("figure4", "lsuv")
     assert len(table.rows) == 4
     assert "lsuv, smoke: 4 runs" in caplog.messages
     assert caplog.messages[-1] == f"written to {tmp_path / 'lsuv-smoke'}"
     with pytest.raises(UserError, match="unknown study 'tabel9'"):
-        studies.reproduce("tabel9", out=tmp_path)
+        paper.reproduce("tabel9", out=tmp_path)
 
 
 def test_the_python_api_warns_of_failed_runs(
@@ -177,7 +190,7 @@ def test_the_python_api_warns_of_failed_runs(
         return failed(job.name, UserError("no luck")) if "52" in job.name else perform(job)
 
     monkeypatch.setattr(executors, "perform", other)
-    (table,) = studies.reproduce("lsuv", scale="smoke", out=tmp_path)
+    (table,) = paper.reproduce("lsuv", scale="smoke", out=tmp_path)
     assert [row[-2].text for row in table.rows] == ["1", "1", "0", "0"]
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         "lsuv 3/4 52-lsuv-seed0 failed: no luck",
@@ -273,7 +286,7 @@ def test_damaged_runs_are_left_out(
     text: str,
     reason: str,
 ) -> None:
-    chosen = replace(study(), summarize=learning.table)
+    chosen = replace(study(), summarize=convergence.table)
     run(chosen)
     (folder(tmp_path, "one-seed0") / file).write_text(text)
     capsys.readouterr()
@@ -283,7 +296,7 @@ def test_damaged_runs_are_left_out(
 
 
 def test_damaged_rows_are_left_out_of_curves(run: Reproduce, tmp_path: Path) -> None:
-    chosen = replace(study(), summarize=learning.table)
+    chosen = replace(study(), summarize=convergence.table)
     run(chosen)
     with (folder(tmp_path, "one-seed0") / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "step", "loss": 1}\n{"kind": "step", "step": 9, "loss": "nan"}\n')
@@ -308,13 +321,13 @@ def test_a_recipe_without_runs_does_not_stop_the_others(
     with pytest.raises(SystemExit) as caught:
         cli.main(["reproduce", "lsuv", "figure4", "--scale", "smoke", "--out", str(tmp_path)])
     assert caught.value.code == 2
-    assert "lsuv: expected at least one finished run" in capsys.readouterr().err
+    assert "lsuv: no run has finished" in capsys.readouterr().err
     assert (tmp_path / "figure4-smoke" / "result.json").exists()
 
 
 def test_no_runs_at_all(run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "perform", lambda job: failed(job.name, UserError("no luck")))
-    with pytest.raises(UserError, match="table9: expected at least one finished run, got none"):
+    with pytest.raises(UserError, match="table9: no run has finished"):
         run(study())
     assert not (tmp_path / "table9-full" / "result.json").exists()
 
@@ -339,7 +352,7 @@ def test_a_full_disk_keeps_finished_runs(
         run(study())
     assert count == 3  # the fourth would meet the same
     kept = gather(study(), options(), tmp_path / "table9-full").ended()
-    assert [each.named.name for each in kept] == ["one-seed0", "two-seed0"]
+    assert [each.job.name for each in kept] == ["one-seed0", "two-seed0"]
 
 
 def test_a_full_disk_while_writing_the_result(
@@ -358,7 +371,7 @@ def test_learning_is_told_from_guessing(
 ) -> None:
     stuck = replace(QUICK, lr=1e-9)
     able = replace(QUICK, iterations=60, lr=0.05, test_every=60)
-    chosen = replace(study(stuck=stuck, able=able), summarize=learning.table)
+    chosen = replace(study(stuck=stuck, able=able), summarize=convergence.table)
     run(chosen)
     texts = [row[2]["text"] for row in result(tmp_path)["rows"]]
     assert texts[0].startswith("fails: ")
@@ -373,7 +386,7 @@ def test_learning_is_told_from_guessing(
         (["table9", "--seeds", "0"], "seeds: expected a number >= 1, got 0"),
         (["table9", "--jobs", "0"], "jobs: expected a number >= 1, got 0"),
         (["table9", "--cpus-per-run", "0"], "expected a number > 0, got 0"),
-        (["table9", "--ray-address", "auto"], "only used by the executor ray, got executor local"),
+        (["table9", "--ray-address", "auto"], "requires --executor ray"),
         (["table7", "--scale", "small"], "required here: a directory with images in train/CLASS/"),
         (
             ["figure4", "table8", "--scale", "small"],
@@ -423,7 +436,7 @@ def test_dry_run_estimates_every_initialization(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--scale", "smoke", "--dry-run", "--out", str(tmp_path / "out")]
-    assert cli.main(["reproduce", "depth", *arguments]) == 0
+    assert cli.main(["reproduce", "research.depth:study", *arguments]) == 0
     out = capsys.readouterr().out
     assert "60-mpelu-orthogonal-depth-shape-seed0" in out
     assert "60-mpelu-deep-seed0" in out
@@ -435,7 +448,7 @@ from dataclasses import replace
 from torch import nn
 
 from mpelu.lab import Config
-from mpelu.lab.studies import Setting, Study
+from mpelu.lab.sweep import Setting, Study
 
 dtypes = set()
 
@@ -490,7 +503,9 @@ def test_dry_run_of_a_study_of_ones_own_reads_its_data_and_measures_in_its_preci
 
 
 def jobs(tmp_path: Path, *names: str, config: Config = QUICK) -> list[Job]:
-    return [Job(name=name, config=config, folder=str(tmp_path / name)) for name in names]
+    return [
+        Job(name=name, setting=name, config=config, folder=str(tmp_path / name)) for name in names
+    ]
 
 
 def test_processes_do_the_runs(tmp_path: Path) -> None:
@@ -523,8 +538,8 @@ def test_a_process_that_dies_takes_only_its_run(tmp_path: Path) -> None:
 LONG = replace(QUICK, iterations=100_000, test_every=100_000, checkpoint_every=10)
 TWO_PROCESSES = (
     "import sys\n"
-    "from mpelu.lab.studies import executors\n"
-    "from mpelu.lab.studies.job import Job\n"
+    "from mpelu.lab.sweep import executors\n"
+    "from mpelu.lab.sweep.study import Job\n"
     "jobs = [Job.from_json(line) for line in sys.argv[1:]]\n"
     "try:\n    list(executors.local(jobs, processes=2))\n"
     "except KeyboardInterrupt:\n    sys.exit(130)"
@@ -574,7 +589,7 @@ def test_a_study_that_is_running_is_not_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["reproduce", "lsuv", "--scale", "smoke", "--out", str(tmp_path)]
-    events = runner.run([studies.find("lsuv")], Options(scale="smoke"), Execution(out=tmp_path))
+    events = runner.run([paper.find("lsuv")], Options(scale="smoke"), Execution(out=tmp_path))
     next(events)
     with pytest.raises(SystemExit):
         cli.main(arguments)

@@ -7,18 +7,27 @@ from typing import Any
 
 import pytest
 
-from mpelu.lab import cli, studies
-from mpelu.lab.studies import results
+from mpelu.lab import cli, paper
+from mpelu.lab.sweep import Options, results
 
 DRAWN = ("figure1", "figure4", "figure5")
 """Drawings are the same at every scale."""
+RESEARCH = {
+    "study-pilot": "research.activations:pilot",
+    "study-bn": "research.activations:normalized",
+    "study-no-bn": "research.activations:unnormalized",
+    "study-advice": "research.activations:advice",
+    "study-anchor": "research.activations:anchor",
+    "depth": "research.depth:study",
+}
 OWN = ("study-bn", "study-no-bn", "study-advice", "study-anchor")
 """These draw their figures by themselves."""
 
 
-@pytest.mark.parametrize("name", studies.names())
+@pytest.mark.parametrize("name", [*paper.names(), *RESEARCH])
 def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["reproduce", name, "--scale", "smoke", "--quiet", "--out", str(tmp_path)]
+    asked = RESEARCH.get(name, name)
+    arguments = ["reproduce", asked, "--scale", "smoke", "--quiet", "--out", str(tmp_path)]
     assert cli.main(arguments) == 0
     folder = tmp_path / f"{name}-smoke"
     found = json.loads((folder / "result.json").read_text())
@@ -32,7 +41,7 @@ def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for figure in found["figures"]:
         assert (folder / figure).stat().st_size > 1000
     assert len(found["figures"]) == (2 if found["plots"] or name in DRAWN + OWN else 0)
-    expected = studies.find(name).runs(studies.Options(scale="smoke"))
+    expected = paper.find(asked).runs(Options(scale="smoke"))
     assert sorted(found["runs"]) == sorted(f"runs/{run.name}" for run in expected)
     out = capsys.readouterr().out
     assert found["title"] in " ".join(out.split())

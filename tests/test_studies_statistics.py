@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mpelu.lab.commands import output
 from mpelu.lab.commands.output import console
-from mpelu.lab.studies import drawing
-from mpelu.lab.studies.results import (
+from mpelu.lab.sweep import drawing
+from mpelu.lab.sweep.results import (
     SHRUNK,
     SMOKE,
     Cell,
@@ -26,7 +26,7 @@ from mpelu.lab.studies.results import (
     show,
     write,
 )
-from mpelu.lab.studies.statistics import (
+from mpelu.lab.sweep.statistics import (
     mean_std,
     paired_difference,
     paper_value,

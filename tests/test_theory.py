@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import mpelu
-import tailoring
 from mpelu import theory
 from mpelu.activations import describe
 from mpelu.elementwise import ElementwiseFunction, average, exponential, leaky
+from research import tailoring
 
 mpmath = pytest.importorskip("mpmath")
 SHAPES = [(1.0, 1.0), (2.5, 0.4), (20.0, 0.05), (0.3, 7.0)]

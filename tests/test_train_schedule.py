@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_helpers import small
 
-from mpelu.lab.studies.evidence import depth
-from mpelu.lab.studies.paper import table11
+from mpelu.lab.paper import table11
 from mpelu.lab.training.distributed import World
 from mpelu.lab.training.schedule import Schedule
 from mpelu.lab.training.seeds import derive, epoch_batches
 from mpelu.lab.training.step import GradientStep
+from research import depth
 
 
 def test_lr_by_epochs() -> None:

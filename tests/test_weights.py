@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import weights
 from torture.bit_flips import flip
 
 from mpelu.lab import cli, data, load_network
@@ -18,6 +17,7 @@ from mpelu.lab.run import files, folder
 from mpelu.lab.run.verification import verify
 from mpelu.lab.training.evaluation import evaluate
 from mpelu.lab.training.trained import check_data
+from research import weights
 
 ROOT = Path(__file__).parents[1]
 NAMES = ["resnet-20-relu", "resnet-20-mpelu"]

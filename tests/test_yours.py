@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from mpelu.lab.config import Config
-from mpelu.lab.studies import Setting, Study
+from mpelu.lab.sweep import Setting, Study
 
 loaded = True
 

@@ -266,15 +266,15 @@ def _read_file(run: Path, name: str) -> Reader:
     """Replaces one file of a run and reads the folder as a report, a study and `verify` do."""
     from mpelu.lab.reporting.runs import read_run
     from mpelu.lab.run.verification import verify
-    from mpelu.lab.studies.gather import examine
-    from mpelu.lab.studies.study import NamedRun
+    from mpelu.lab.sweep.gather import examine
+    from mpelu.lab.sweep.study import Job
 
-    named = NamedRun(name="run", setting="run", seed=0, config=replace(SMALL, epochs=1))
+    job = Job(name="run", setting="run", config=replace(SMALL, epochs=1))
 
     def read(data: bytes) -> object:
         (run / name).write_bytes(data)
         verify(run) if random.random() < 0.05 else None
-        return json.dumps(read_run(run)), examine(named, run)
+        return json.dumps(read_run(run)), examine(job, run)
 
     return read
 

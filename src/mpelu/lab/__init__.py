@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from mpelu.lab.config import Config
     from mpelu.lab.errors import UserError
     from mpelu.lab.inspecting import Inspection, inspect_config, inspect_run
+    from mpelu.lab.paper import reproduce
     from mpelu.lab.reporting import WrittenReport, write_report
-    from mpelu.lab.studies import reproduce
     from mpelu.lab.training.display import Display
     from mpelu.lab.training.evaluation import evaluate
     from mpelu.lab.training.launch import resume, train
@@ -55,7 +55,7 @@ _HOMES = {
     "inspect_config": "inspecting",
     "inspect_run": "inspecting",
     "load_network": "training.trained",
-    "reproduce": "studies",
+    "reproduce": "paper",
     "resume": "training.launch",
     "train": "training.launch",
     "write_report": "reporting",

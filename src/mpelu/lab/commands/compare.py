@@ -85,8 +85,8 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from mpelu.lab.config import Config
-    from mpelu.lab.studies import runner
-    from mpelu.lab.studies.estimate import duration
+    from mpelu.lab.sweep import runner
+    from mpelu.lab.sweep.estimate import duration
     from mpelu.lab.yours import comparison
     from mpelu.lab.yours.costs import seconds_for
     from mpelu.lab.yours.verdict import summarize
@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(result: Any, out: Path) -> None:
     from mpelu.lab.commands.output import console
     from mpelu.lab.reporting import write_report
-    from mpelu.lab.studies import results
+    from mpelu.lab.sweep import results
 
     results.show(result, console())
     print(write_report(out, out).page)
@@ -149,7 +149,7 @@ def _show(result: Any, out: Path) -> None:
 
 def _left(began: float, done: int, total: int) -> str:
     """The time left, from that of the runs so far."""
-    from mpelu.lab.studies.estimate import duration
+    from mpelu.lab.sweep.estimate import duration
 
     if done == total:
         return ""

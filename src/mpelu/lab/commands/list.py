@@ -19,14 +19,14 @@ def add(subparsers: Any) -> None:
 
 
 def run(_: argparse.Namespace) -> None:
-    from mpelu.lab import studies
-    from mpelu.lab.studies.study import SCALES
+    from mpelu.lab import paper
+    from mpelu.lab.sweep.study import SCALES, Options
     from mpelu.lab.tables import make_table
 
     rows = []
-    for name in studies.names():
-        study = studies.find(name)
-        options = [studies.Options(scale=scale) for scale in SCALES]
+    for name in paper.names():
+        study = paper.find(name)
+        options = [Options(scale=scale) for scale in SCALES]
         counts = [len([*study.tuning_runs(each), *study.runs(each)]) for each in options]
         rows.append((name, *(str(count or "-") for count in counts), study.needs, study.title))
     header = ("study", *SCALES, "data", "about")

@@ -7,13 +7,13 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import Field, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from mpelu.lab.commands.output import console
-from mpelu.lab.paper import SOURCES
-from mpelu.lab.studies.study import EXECUTORS, OUT, SCALES, Execution
+from mpelu.lab.sweep.study import FOR_RAY, OUT, Execution, Options
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C and SIGTERM."""
@@ -33,25 +33,11 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="a study: table1 ... table12, figure1 ... "
-        "figure5, convergence, lsuv, study-..., depth, or package.module:factory; all for all of "
-        "the paper; `mpelu list` describes them"
+        "figure5, convergence, lsuv, or package.module:factory; all: everything of the paper; "
+        "`mpelu list` describes them"
     )  # fmt: skip
-    parser.add_argument(
-        "--scale", choices=SCALES, default="small",
-        help="full: the paper's setting; small: at most half an hour per table or figure "
-        "of the paper on two cores; "
-        "smoke: a few steps to check that everything runs (default: small)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seeds", type=int, metavar="N", help="runs per setting (default: chosen by the study)"
-    )
-    parser.add_argument(
-        "--follow", choices=SOURCES, help="the source to follow where the paper and its published "
-        "code disagree (default: chosen by the study)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="where the data is, or where to download it"
-    )
+    for each in fields(Options):
+        _add(parser, each)
     parser.add_argument(
         "--out", type=Path, default=OUT, metavar="DIR", help=f"output directory (default: {OUT})"
     )
@@ -67,55 +53,45 @@ def add_execution(parser: argparse.ArgumentParser, jobs: str) -> None:
     """Adds the options that say where runs are executed.
 
     Args:
-        parser: of the command.
+        parser: the command's parser.
         jobs: how many run at a time by default, in words.
     """
-    parser.add_argument(
-        "--executor", choices=EXECUTORS, default="local",
-        help="local: processes on this machine; ray: a Ray cluster (default: local)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jobs", type=int, metavar="N",
-        help=f"runs at a time (default: {jobs})",
-    )  # fmt: skip
     ray = parser.add_argument_group("options of --executor ray")
-    ray.add_argument(
-        "--ray-address", metavar="ADDRESS", help="a running cluster (default: start one here)"
-    )
-    ray.add_argument(
-        "--cpus-per-run", type=float, default=1.0, metavar="X", help="CPUs per run (default: 1)"
-    )
-    ray.add_argument(
-        "--gpus-per-run", type=float, default=0.0, metavar="X", help="GPUs per run (default: 0)"
-    )
+    for each in fields(Execution):
+        if each.metadata:
+            more = f" (default: {jobs})" if each.name == "jobs" else ""
+            _add(ray if each.name in FOR_RAY else parser, each, more)
+
+
+def _add(parser: Any, field: Field[Any], more: str = "") -> None:
+    """Adds the option of a field."""
+    how = {name: value for name, value in field.metadata.items() if value is not None}
+    how["help"] += more
+    parser.add_argument(f"--{field.name.replace('_', '-')}", default=field.default, **how)
 
 
 def execution_of(arguments: argparse.Namespace, **changes: Any) -> Execution:
-    """What those options say, with some of it changed."""
+    """The execution that those options describe.
+
+    Args:
+        arguments: what was given.
+        **changes: fields that have other values.
+    """
     given = {
-        "out": arguments.out,
-        "executor": arguments.executor,
-        "jobs": arguments.jobs,
-        "ray_address": arguments.ray_address,
-        "cpus_per_run": arguments.cpus_per_run,
-        "gpus_per_run": arguments.gpus_per_run,
-        "progress": not arguments.quiet,
+        each.name: getattr(arguments, each.name) for each in fields(Execution) if each.metadata
     }
+    given |= {"out": arguments.out, "progress": not arguments.quiet}
     return Execution(**{**given, **changes})
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from mpelu.lab import studies
-    from mpelu.lab.studies import estimate, results, runner
+    from mpelu.lab import paper
+    from mpelu.lab.reporting import write_report
+    from mpelu.lab.sweep import estimate, results, runner
 
-    names = studies.names_of_paper() if "all" in arguments.names else arguments.names
-    chosen = [studies.find(name) for name in dict.fromkeys(names)]
-    options = studies.Options(
-        scale=arguments.scale,
-        seeds=arguments.seeds,
-        follow=arguments.follow,
-        data_dir=arguments.data_dir,
-    )
+    names = paper.names() if "all" in arguments.names else arguments.names
+    chosen = [paper.find(name) for name in dict.fromkeys(names)]
+    options = Options(**{each.name: getattr(arguments, each.name) for each in fields(Options)})
     execution = execution_of(arguments)
     if arguments.dry_run:
         for line in estimate.dry_run(chosen, options, execution.jobs_at(options.scale)):
@@ -134,6 +110,10 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt as error:
         print("interrupted; run the same command again to continue", flush=True)
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    found = sorted(each.parent for each in execution.out.glob("*/result.json"))
+    written = write_report(found, execution.out)
+    if not arguments.quiet:
+        print(written.page)
     return code
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from mpelu.lab.commands.options import add_config, add_trust, given
 from mpelu.lab.config import FIELDS, GROUPS, Config, differing
 from mpelu.lab.errors import UserError
-from mpelu.lab.paper import PRESETS, preset
+from mpelu.lab.paper.settings import PRESETS, preset
 from mpelu.lab.references import check_trusted, is_reference
 
 _EXAMPLES = """\

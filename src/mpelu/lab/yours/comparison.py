@@ -20,13 +20,13 @@ from mpelu.lab.errors import UserError, choose, flag, one_line
 from mpelu.lab.references import is_reference
 from mpelu.lab.run import files
 from mpelu.lab.run.folder import migrate_config
-from mpelu.lab.studies.study import Options, Setting, Study
+from mpelu.lab.sweep.study import Options, Setting, Study
 from mpelu.lab.yours.costs import ArmCost, measure, steps_within
 from mpelu.lab.yours.model import OWN, read_model
 
 if TYPE_CHECKING:
-    from mpelu.lab.studies.gather import Gathered
-    from mpelu.lab.studies.results import Result
+    from mpelu.lab.sweep.gather import Gathered
+    from mpelu.lab.sweep.results import Result
 
 PLAN = "comparison.json"
 FORMAT = 1

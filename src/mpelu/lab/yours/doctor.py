@@ -20,9 +20,9 @@ from mpelu.lab.errors import UserError, one_line, plural
 from mpelu.lab.inspecting.inspection import initial_network
 from mpelu.lab.reporting import write_report
 from mpelu.lab.run import files
-from mpelu.lab.studies import results
-from mpelu.lab.studies.drawing import draw
-from mpelu.lab.studies.results import Cell, Plot, Result, Series
+from mpelu.lab.sweep import results
+from mpelu.lab.sweep.drawing import draw
+from mpelu.lab.sweep.results import Cell, Plot, Result, Series
 from mpelu.lab.yours.building import build_model
 
 DIAGNOSIS = "diagnosis.json"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mpelu.lab.errors import listed, plural
-from mpelu.lab.studies.gather import Gathered, SettingRuns, is_number
-from mpelu.lab.studies.results import Cell, Plot, Result, Series
-from mpelu.lab.studies.statistics import POWER, Pairing, mean_std, pair_seeds
-from mpelu.lab.studies.summary import NoRuns, last_error
+from mpelu.lab.sweep.gather import Gathered, SettingRuns, is_number
+from mpelu.lab.sweep.results import Cell, Plot, Result, Series
+from mpelu.lab.sweep.statistics import POWER, Pairing, mean_std
+from mpelu.lab.sweep.table import last_error, pair
 from mpelu.lab.yours.comparison import Arm, ModelComparison
 
 _DIVERGED = (
@@ -24,9 +24,7 @@ def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
     Raises:
         NoRuns: if no run has ended.
     """
-    if not gathered.ended():
-        first = f"; {gathered.left_out[0]}" if gathered.left_out else ""
-        raise NoRuns(f"compare: expected at least one finished run, got none{first}")
+    gathered.require_ended()
     rows = dict(zip(comparison.arms, gathered.rows, strict=True))
     base, *others = comparison.arms
     differences = {arm: difference(rows[arm], rows[base], len(others)) for arm in others}
@@ -83,10 +81,7 @@ def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
 
 def difference(first: SettingRuns, second: SettingRuns, comparisons: int) -> Pairing:
     """The difference of two arms over the seeds for which both have ended."""
-    ones, others = (
-        {each.named.seed: last_error(each) for each in runs.ended} for runs in (first, second)
-    )
-    return pair_seeds(ones, others, comparisons=comparisons)
+    return pair(first, second, comparisons=comparisons)
 
 
 def verdict(arm: Arm, base: Arm, found: Pairing) -> str:

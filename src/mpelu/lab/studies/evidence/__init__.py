@@ -1,1 +1,0 @@
-"""Studies of this package's own, at a size that two cores can train."""

@@ -1,1 +1,0 @@
-"""Tables, figures and claims of the paper, one module each."""

@@ -1,0 +1,223 @@
+"""How long runs would take, from a few measured steps on random images.
+
+No data is read, except for data of your own, whose size isn't known otherwise."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from mpelu.lab.config import FIELDS, Config
+from mpelu.lab.data import registry
+from mpelu.lab.errors import plural
+from mpelu.lab.sweep.study import Job, Options, Study
+
+SAMPLE = 16
+"""Images in a measured step. The time is assumed to be proportional to their number."""
+_STEPS = 3
+_ENOUGH = 5.0
+"""Seconds after which no further step is measured."""
+
+Step = Callable[[], None]
+
+
+class DataFacts(NamedTuple):
+    """What the time of a run depends on."""
+
+    classes: int
+    channels: int
+    size: int
+    """Width and height of the images that the network sees."""
+    train_count: int
+    test_count: int
+
+
+class Cost(NamedTuple):
+    """Seconds per image."""
+
+    training: float
+    testing: float
+
+
+def dry_run(studies: Sequence[Study], options: Options, jobs: int) -> Iterator[str]:
+    """Yields lines that say what would be run and how long it would take, as they are known.
+
+    Args:
+        studies: the studies.
+        options: which of their runs.
+        jobs: runs at a time.
+    """
+    everything = 0.0
+    for study in studies:
+        named = [*study.tuning_runs(options), *study.runs(options)]
+        if not named:
+            yield f"{study.name}, {options.scale}: trains nothing; takes a few minutes at most"
+            continue
+        times = seconds(named, threads=max(1, (os.cpu_count() or 1) // jobs))
+        total = max(sum(times.values()) / jobs, *times.values())
+        everything += total
+        yield (
+            f"{study.name}, {options.scale}: {plural(len(named), 'run')}, {duration(total)} "
+            f"with {jobs} at a time"
+        )
+        yield from (f"  {duration(times[run.name]):>9}  {run.name}" for run in named)
+    yield (
+        f"total: {duration(everything)} on this machine ({plural(os.cpu_count() or 1, 'core')}), "
+        f"estimated from a few steps with at most {SAMPLE} images"
+    )
+
+
+def seconds(runs: Sequence[Job], threads: int) -> dict[str, float]:
+    """The seconds each run would take on this machine, by name. Equal networks are measured once.
+
+    Args:
+        runs: the runs.
+        threads: CPU threads per run.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        costs: dict[str, Cost] = {}
+        facts: dict[str, DataFacts] = {}
+        found = {}
+        for run in runs:
+            config = run.config
+            source = str((config.data, config.data_dir, config.image_size, config.crop))
+            if source not in facts:
+                facts[source] = data_facts(config)
+            key = str((_what_costs(config), facts[source]))
+            if key not in costs:
+                costs[key] = measure(config, facts[source])
+            found[run.name] = _total(config, costs[key], facts[source])
+        return found
+    finally:
+        torch.set_num_threads(before)
+
+
+def _what_costs(config: Config) -> dict[str, object]:
+    """The fields that the time of a step depends on."""
+    return {name: getattr(config, name) for name, info in FIELDS.items() if info.costs}
+
+
+def data_facts(config: Config) -> DataFacts:
+    """The facts of a config's data. It is read only if they aren't known otherwise.
+
+    Raises:
+        UserError: if the data has to be read, and can't be.
+    """
+    import torch
+
+    from mpelu.lab import data
+
+    info = registry.find(config.data)
+    if info.image_size:
+        _, size = registry.image_sizes(config)
+        return DataFacts(info.num_classes, info.channels, size, info.train_count, info.test_count)
+    found = data.load(config, torch.device("cpu"))
+    counts = (found.train_count, found.test_count)
+    return DataFacts(len(found.classes), found.channels, found.size, *counts)
+
+
+def measure(config: Config, facts: DataFacts) -> Cost:
+    """Measures a few steps."""
+    count = min(SAMPLE, config.batch_size)
+    train, test = steps_on_noise(config, count, facts)
+    return Cost(_fastest(train) / count, _fastest(test) / count)
+
+
+def steps_on_noise(config: Config, batch_size: int, facts: DataFacts) -> tuple[Step, Step]:
+    """Functions that do a training step and a test step on random images.
+
+    They run on the GPU if there is one.
+
+    Args:
+        config: the run.
+        batch_size: number of images, all of them the same in every step.
+        facts: facts of the run's data.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from mpelu.lab.training import network
+    from mpelu.lab.training.evaluation import autocast
+    from mpelu.lab.training.optimizers import build_optimizer
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    # Every initialization makes steps equally fast, and some need data.
+    chosen = replace(config, init="own", init_distribution=None, init_shape=None, linear_std=None)
+    model = network.build(chosen, facts.classes, facts.channels, facts.size)
+    sgd = build_optimizer(model, config, facts.channels, facts.size)
+    model.to(device)
+    generator = torch.Generator().manual_seed(0)
+    shape = (batch_size, facts.channels, facts.size, facts.size)
+    images = torch.randn(shape, generator=generator).to(device)
+    labels = torch.randint(0, facts.classes, (batch_size,), generator=generator).to(device)
+
+    def train() -> None:
+        if not model.training:
+            model.train()
+        sgd.zero_grad()
+        with autocast(config, device):
+            output = model(images)
+        logits = output[0] if isinstance(output, tuple) else output
+        loss = cross_entropy(logits.float(), labels)
+        loss.backward()
+        sgd.step()
+        loss.item()  # waits for a GPU
+
+    @torch.no_grad()
+    def test() -> None:
+        if model.training:
+            model.eval()
+        with autocast(config, device):
+            model(images)[0, 0].item()
+
+    return train, test
+
+
+def _fastest(step: Step) -> float:
+    """Seconds of the fastest of a few steps. The first one also allocates memory."""
+    begun = time.perf_counter()
+    best = math.inf
+    for _ in range(1 + _STEPS):
+        start = time.perf_counter()
+        step()
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now - begun > _ENOUGH:
+            break
+    return best
+
+
+def duration(seconds: float) -> str:
+    """A duration in words.
+
+    Example:
+        >>> duration(8.2), duration(600), duration(7200), duration(3e6)
+        ('8 s', '10 min', '2.0 h', '34.7 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 2 * 86400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
+
+
+def _total(config: Config, cost: Cost, facts: DataFacts) -> float:
+    train_count = min(facts.train_count, config.train_limit or facts.train_count)
+    test_count = min(facts.test_count, config.test_limit or facts.test_count)
+    if config.iterations is None:
+        assert config.epochs is not None
+        images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_interval)
+    else:
+        images = config.iterations * config.batch_size
+        tests = math.ceil(config.iterations / config.test_interval)
+    return images * cost.training + tests * test_count * cost.testing

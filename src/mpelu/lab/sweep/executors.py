@@ -1,0 +1,340 @@
+"""Runs of a study, executed in this process, in processes on this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mpelu.lab.errors import UserError, one_line, plural
+from mpelu.lab.reading import parse_object
+from mpelu.lab.run import folder as runs
+from mpelu.lab.run.lock import wait_until_free
+from mpelu.lab.sweep.study import Job
+
+GRACE = 60.0
+"""Seconds a run has to finish its step and write a checkpoint once it is asked to stop."""
+RETRIES = 3
+"""How often a run whose worker was lost is continued from its last checkpoint."""
+_ASKED = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a process to end, so that its run isn't continued."""
+_WORKER = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "from mpelu.lab.sweep.executors import main; main()"
+)
+"""Stopped while it imports, a worker ends without a traceback."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobOutcome:
+    """How a run ended."""
+
+    name: str
+    state: str
+    """finished, diverged, interrupted, failed, or full if there was no space left."""
+    message: str
+
+
+def perform(job: Job, *, progress: bool = False) -> JobOutcome:
+    """Trains, or resumes a run that was stopped. Errors become a JobOutcome.
+
+    Args:
+        job: the run.
+        progress: print the run's progress.
+    """
+    from mpelu.lab.training.display import for_terminal
+    from mpelu.lab.training.launch import resume, train
+
+    display = for_terminal() if progress else None
+    folder = Path(job.folder)
+    try:
+        if runs.is_run(folder):
+            wait_until_free(folder, GRACE)  # for a worker of a runner that died
+            changes: dict[str, Any] = {}
+            if job.config.data_dir is not None:
+                changes["data_dir"] = job.config.data_dir
+            # The job comes from the user's own command, so the code it names is trusted.
+            trust = set(job.config.references.values())
+            outcome = resume(folder, changes=changes, display=display, trust=trust)
+        else:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            outcome = train(job.config, folder, display=display)
+    except Exception as error:
+        return failed(job.name, error)
+    return JobOutcome(name=job.name, state=outcome.state, message=outcome.message)
+
+
+def failed(name: str, error: BaseException) -> JobOutcome:
+    """The outcome of an error. A full disk is told apart, because other runs would meet it too."""
+    if is_full(error):
+        return JobOutcome(name=name, state="full", message=str(error))
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    return JobOutcome(name=name, state="failed", message=kind + one_line(error))
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether the error, or a cause of it, is that no space was left."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
+
+
+def main() -> None:
+    """Reads a job as JSON from standard input and writes its outcome to standard output."""
+    job = Job.from_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_runner, daemon=True).start()
+    # What the run prints goes to standard error, so that the answer stands alone.
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    outcome = perform(job, progress="--progress" in sys.argv)
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it; the folder holds the run
+        os.write(answer, (json.dumps(asdict(outcome)) + "\n").encode())
+
+
+def _end_with_runner() -> None:
+    """Waits until standard input ends, which means that the runner died; then stops the run."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+def inline(jobs: Sequence[Job]) -> Generator[JobOutcome, None, None]:
+    """Runs one after the other in this process, which saves starting others."""
+    for job in jobs:
+        yield perform(job)
+
+
+def local(
+    jobs: Sequence[Job], *, processes: int, progress: bool = False, program: Sequence[str] = ()
+) -> Generator[JobOutcome, None, None]:
+    """Runs each job in a process of its own; the cores are divided among those at work.
+
+    A run whose process is killed continues from its last checkpoint in another one. On Ctrl-C, when
+    the generator is closed, and when this process dies, every process finishes its step and ends.
+
+    Args:
+        jobs: the runs.
+        processes: how many run at a time.
+        progress: print the progress of runs, to standard error.
+        program: command to run instead of `mpelu.lab.sweep.executors.main` in Python, for tests.
+    """
+    processes = max(1, min(processes, len(jobs)))
+    running: dict[int, subprocess.Popen[str]] = {}
+    stopping = threading.Event()
+    starting = threading.Lock()
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    environment = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    command = [*(program or (sys.executable, "-c", _WORKER))]
+    command += ["--progress"] * progress
+
+    def start() -> subprocess.Popen[str] | None:
+        with starting:
+            if stopping.is_set():
+                return None
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **environment},
+                # A process group of its own: Ctrl-C arrives here, and is passed on once to each.
+                start_new_session=True,
+            )
+            running[process.pid] = process
+            return process
+
+    def run(job: Job) -> JobOutcome:
+        losses = 0
+        while (process := start()) is not None:
+            out = _converse(process, job)
+            running.pop(process.pid, None)
+            is_lost = process.returncode < 0 and -process.returncode not in _ASKED
+            if not is_lost or stopping.is_set() or losses == RETRIES:
+                return _answer(job, out, process.returncode, losses)
+            losses += 1
+        return JobOutcome(name=job.name, state="interrupted", message="not started")
+
+    with ThreadPoolExecutor(processes) as pool:
+        waiting: set[Future[JobOutcome]] = {pool.submit(run, job) for job in jobs}
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for each in ended:
+                    yield each.result()
+        finally:
+            with starting:
+                stopping.set()
+            _stop(list(running.values()))
+
+
+def _converse(process: subprocess.Popen[str], job: Job) -> str:
+    """Sends the job and returns all that the process answers until it ends.
+
+    Its standard input stays open meanwhile: a worker takes its end for the end of this process.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdout, contextlib.suppress(BrokenPipeError), process.stdin:
+        with contextlib.suppress(BrokenPipeError):  # it died already
+            process.stdin.write(job.to_json() + "\n")
+            process.stdin.flush()
+        out = process.stdout.read()
+        process.wait()
+    return out
+
+
+def _answer(job: Job, out: str, code: int, losses: int) -> JobOutcome:
+    times = plural(losses, "time")
+    with contextlib.suppress(ValueError, IndexError, TypeError):
+        outcome = JobOutcome(**parse_object(out.strip().splitlines()[-1]))
+        again = f" (its process was killed {times} and it continued)" if losses else ""
+        return replace(outcome, message=f"{outcome.message}{again}")
+    reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    if losses:
+        reason += f", after it was killed {times} before"
+    return JobOutcome(name=job.name, state="failed", message=f"its process {reason}")
+
+
+def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+    for process in processes:
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def ray(
+    jobs: Sequence[Job],
+    *,
+    address: str | None = None,
+    cpus: float = 1,
+    gpus: float = 0,
+    workers: int | None = None,
+) -> Generator[JobOutcome, None, None]:
+    """Hands the runs to Ray, which sends each to a worker that has room for it.
+
+    A run whose worker is lost continues from its last checkpoint on another one. All machines need
+    the output directory, and the data, at the same path.
+
+    Args:
+        jobs: the runs.
+        address: a running cluster; None to start one on this machine and shut it down afterwards.
+        cpus: CPUs per run.
+        gpus: GPUs per run.
+        workers: runs at a time in a cluster started here; None for one per core.
+
+    Raises:
+        UserError: if Ray isn't installed, no cluster answers, or no machine has room for a run.
+    """
+    module = load_ray()
+    with _cluster(module, address, cpus, workers):
+        _check_room(module, cpus, gpus)
+        task = module.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)(_perform)
+        names = {
+            task.options(name=job.name).remote(job.to_json(), max(1, int(cpus))): job.name
+            for job in jobs
+        }
+        waiting = list(names)
+        try:
+            while waiting:
+                ended, waiting = module.wait(waiting)
+                for each in ended:
+                    yield _outcome(module, each, names[each])
+        finally:
+            for each in waiting:
+                module.cancel(each)
+
+
+def load_ray() -> Any:
+    """Imports Ray.
+
+    Raises:
+        UserError: if it isn't installed.
+    """
+    # By default, Ray reports usage statistics to its developers.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            "Ray isn't installed; install it in the directory of mpelu with: pip install '.[ray]'",
+            field="executor",
+        ) from None
+    return ray
+
+
+def _perform(text: str, threads: int) -> JobOutcome:
+    import torch
+
+    torch.set_num_threads(threads)
+    return perform(Job.from_json(text))
+
+
+def _outcome(module: Any, reference: Any, name: str) -> JobOutcome:
+    try:
+        outcome = module.get(reference)
+    except module.exceptions.WorkerCrashedError:
+        lost = f"its worker was lost {plural(RETRIES + 1, 'time')}"
+        return JobOutcome(name=name, state="failed", message=lost)
+    except module.exceptions.RayError as error:
+        return failed(name, error)
+    assert isinstance(outcome, JobOutcome)
+    return outcome
+
+
+@contextlib.contextmanager
+def _cluster(module: Any, address: str | None, cpus: float, workers: int | None) -> Iterator[None]:
+    if module.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is not None:
+        options["address"] = address
+    else:
+        options["include_dashboard"] = False
+        if workers is not None:
+            options["num_cpus"] = max(1, int(workers * cpus))
+    try:
+        module.init(**options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = "a new cluster" if address is None else f"the cluster at {address}"
+        raise UserError(
+            f"can't connect to {where}: {one_line(error)}", field="ray_address"
+        ) from error
+    try:
+        yield
+    finally:
+        module.shutdown()
+
+
+def _check_room(module: Any, cpus: float, gpus: float) -> None:
+    """Raises UserError if no machine has room for a run, for which Ray would wait forever."""
+    machines = [node["Resources"] for node in module.nodes() if node["Alive"]]
+    for field, name, wanted in (("cpus_per_run", "CPU", cpus), ("gpus_per_run", "GPU", gpus)):
+        most = max((machine.get(name, 0) for machine in machines), default=0)
+        if wanted > most:
+            raise UserError(
+                f"expected at most {most:g}, the largest number on a machine of the cluster, "
+                f"got {wanted:g}",
+                field=field,
+            )
