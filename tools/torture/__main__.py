@@ -94,7 +94,7 @@ def _load() -> None:
     """Imports what every case needs, so that a copy of this process starts at once."""
     import torch
 
-    for name in ("sklearn.datasets", "torch._dynamo", "mpelu.lab.inspecting"):
+    for name in ("torch._dynamo", "mpelu.lab.inspecting"):
         import_module(name)
     torch.set_num_threads(1)  # a process with more threads can't be copied
     print(f"{'attack':<52}{'cases':>9}{'survived':>10}", flush=True)
