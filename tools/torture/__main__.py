@@ -66,7 +66,7 @@ def main() -> int:
         attacks: list[tuple[str, Callable[[], Attack]]] = [
             ("crashes", lambda: crash_points.attack(folder / "crashes", points)),
             ("flips", lambda: bit_flips.attack(folder / "flips", round(1000 * share), seed)),
-            ("fuzz", lambda: fuzz.attack(folder / "fuzz", round(100_000 * share), seed)),
+            ("fuzz", lambda: fuzz.attack(folder / "fuzz", round(60_000 * share), seed)),
         ]
         for name, files in TESTS.items():
             attacks.append(("tests", lambda name=name, files=files: tested(name, files)))  # type: ignore[misc]
