@@ -74,8 +74,6 @@ def check(path: Path, record: dict[str, Any]) -> str:
     try:
         if path.stat().st_size < record[LENGTH]:
             return f"{path.name} is shorter than it was then"
-        if DIGEST not in record:  # of an older version
-            return ""
         return "" if record_of(path, record[LENGTH]) == record else f"{path.name} {WRONG}"
     except FileNotFoundError:
         return f"{path.name} is missing"

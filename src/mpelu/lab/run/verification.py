@@ -27,8 +27,6 @@ class Verification:
     run: Path
     count: int
     """Files that were read."""
-    has_checksums: bool
-    """Whether all files have checksums; older versions wrote them for checkpoints alone."""
     damage: tuple[str, ...]
     """What is damaged or missing, a line each."""
     usable: tuple[str, ...]
@@ -38,13 +36,7 @@ class Verification:
         """What to tell the user."""
         number = plural(self.count, "file")
         if not self.damage:
-            if self.has_checksums:
-                yield f"{self.run}: intact ({number})"
-            else:
-                yield (
-                    f"{self.run}: unverified ({number} can be read; an older mpelu wrote them "
-                    "without checksums)"
-                )
+            yield f"{self.run}: intact ({number})"
             return
         yield f"{self.run}: damaged"
         yield from (f"  {line}" for line in self.damage)
@@ -59,6 +51,12 @@ def verify(run: Path) -> Verification:
     """
     if not folder.is_run(run):
         raise UserError(f"{run}: expected a run folder, got none")
+    values = folder.read_object(run, folder.CONFIG)
+    try:
+        if values:
+            folder.migrate_config(values)
+    except ValueError as error:  # of another version, so that nothing else can be checked
+        return Verification(run=run, count=1, damage=(f"{folder.CONFIG}: {error}",), usable=())
     return _Check(run).all()
 
 
@@ -68,7 +66,6 @@ class _Check:
         self.count = 0
         self.damage: list[str] = []
         self.usable: list[str] = []
-        self.required = True
         self.is_published = (run / folder.CARD).exists()
 
     def all(self) -> Verification:
@@ -85,7 +82,6 @@ class _Check:
         return Verification(
             run=self.run,
             count=self.count,
-            has_checksums=self.required,
             damage=tuple(self.damage),
             usable=tuple(self.usable),
         )
@@ -103,18 +99,14 @@ class _Check:
 
     def _config(self) -> None:
         def read(path: Path) -> None:
-            values = files.read_json(path)
-            schema = values.get("schema", 1)
-            folder.migrate_config(values)
-            self.required = schema >= folder.CHECKED_SINCE
-            files.read_json(path, required=self.required)
+            files.read_json(path, required=True)
             folder.read_config(self.run)  # a UserError is a ValueError
 
         self._read(self.run / folder.CONFIG, read)
 
     def _objects(self) -> dict[str, Any]:
         def read(path: Path) -> dict[str, Any]:
-            return files.read_json(path, required=self.required)
+            return files.read_json(path, required=True)
 
         optional = [folder.INSPECTION, folder.TOP5, HOLDER]
         needed = [folder.DATA]
@@ -155,7 +147,7 @@ class _Check:
                 raise ValueError(f"{path.name} belongs to other weights than {folder.WEIGHTS}")
 
     def _tensors(self, path: Path) -> bool:
-        read_tensors(path, required=self.required)
+        read_tensors(path, required=True)
         return True
 
     def _weights(self, status: dict[str, Any]) -> None:

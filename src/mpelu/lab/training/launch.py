@@ -163,7 +163,7 @@ def _continue(trainer: Trainer, before: Config) -> Outcome:
             "results may not be bit-identical, because the environment changed: "
             + "; ".join(differences)
         )
-    trainer.restore(before)
+    trainer.restore()
     step = trainer.state.step
     if world.is_main:
         with files.reporting_disk_errors(run):
@@ -216,10 +216,7 @@ def _record_resume(run: Path, step: int, before: Config, config: Config) -> None
     changes = {name: getattr(config, name) for name in differing(before, config)}
     event = "extended" if _is_longer(before, config) else "resumed"
     folder.add_history(run, event, step=step, changes=changes)
-    is_older = folder.read_schema(run) < folder.SCHEMA
-    if is_older:
-        folder.upgrade(run)
-    if changes or is_older:
+    if changes or folder.read_schema(run) < folder.SCHEMA:
         folder.write_config(run, config)
     if event == "extended":
         folder.remove_weights(run)  # no longer those of the end
