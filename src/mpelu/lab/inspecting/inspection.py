@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def inspect_run(
     data_dir: str | None = None,
     out: Path | str | None = None,
     *,
-    trust: bool | Collection[str] = False,
+    trust: bool = False,
 ) -> Inspection:
     """Inspects the trained network of a run, in evaluation mode, on images of its test set.
 
@@ -71,8 +71,7 @@ def inspect_run(
         data_dir: directory of the data (default: the one used in training).
         out: directory for inspect.json and inspect.png (default: nothing is written). The report
             shows the files if it is the run folder.
-        trust: references such as "mine:net" that may be imported if the run's config names them;
-            True for all.
+        trust: import the code that the run's config names, such as "mine:net".
 
     Raises:
         UserError: if the run, its weights or its data can't be read, or `out` can't be written.

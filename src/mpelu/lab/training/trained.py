@@ -45,7 +45,7 @@ def load_network(
     weights: str = "final",
     device: str = "auto",
     *,
-    trust: bool | Collection[str] = False,
+    trust: bool = False,
 ) -> TrainedNetwork:
     """Loads the network of a run.
 
@@ -54,8 +54,7 @@ def load_network(
         weights: "final", the weights at the end, or the newest ones if the run hasn't ended;
             "last", the newest checkpoint; "best", the checkpoint with the lowest test error.
         device: "auto" (the GPU if there is one), "cpu" or "cuda".
-        trust: references such as "mine:net" that may be imported if the run's config names them;
-            True for all.
+        trust: import the code that the run's config names, such as "mine:net".
 
     Raises:
         UserError: if there is no such run, none of its weights can be read, or it names code that
