@@ -1,7 +1,5 @@
-"""The drawn blocks follow the models, and figure 1 has one home."""
+"""The drawn blocks follow the models."""
 
-import runpy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,9 +28,3 @@ def test_drawn_words_are_the_layers_of_a_block(panel: tuple[str, str]) -> None:
     assert activation in texts
     assert ("BN" in texts) == ("bn" in blocks.words(description))
     assert title.startswith("(")
-
-
-def test_the_tool_draws_the_figure_of_the_study(tmp_path: Path) -> None:
-    tool = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "figure1.py"))
-    tool["draw"](tmp_path / "new" / "figure1.png")
-    assert (tmp_path / "new" / "figure1.png").read_bytes().startswith(b"\x89PNG")
