@@ -257,7 +257,7 @@ def _result() -> bytes:
 
 
 def _read_weights(folder: Path) -> Reader:
-    from mpelu.lab.run.checksums import read_tensors
+    from mpelu.lab.checksums import read_tensors
 
     def read(data: bytes) -> object:
         path = folder / "weights.safetensors"

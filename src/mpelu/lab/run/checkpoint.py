@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpelu.lab.checksums import seal_tensors
 from mpelu.lab.reading import open_regular
 from mpelu.lab.run import files
-from mpelu.lab.run.checksums import seal_tensors
 from mpelu.lab.run.folder import CHECKPOINTS, WEIGHTS
 
 KEPT = 2

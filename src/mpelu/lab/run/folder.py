@@ -39,10 +39,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpelu.lab.checksums import seal_tensors
 from mpelu.lab.config import CONSTANT_WARMUP_LR, Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files, snapshots
-from mpelu.lab.run.checksums import seal_tensors
 from mpelu.lab.run.metrics import LOGS, METRICS, read_rows
 
 if TYPE_CHECKING:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab.checksums import LENGTH, check_log, digest, read_tensors
 from mpelu.lab.errors import UserError, listed, plural
 from mpelu.lab.reading import read_bytes
 from mpelu.lab.run import checkpoint, files, folder, snapshots
-from mpelu.lab.run.checksums import read_tensors
 from mpelu.lab.run.lock import HOLDER
-from mpelu.lab.run.metrics import LENGTH, LOGS, check
+from mpelu.lab.run.metrics import LOGS
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -130,7 +129,7 @@ class _Check:
             if record is None:
                 _, problem = folder.read_log(self.run, path.name, {})
             else:
-                problem = check(path, record)
+                problem = check_log(path, record)
                 if not problem and has_ended and path.stat().st_size > record[LENGTH]:
                     problem = f"{path.name} is longer than at the end of the run"
             if problem:
@@ -143,7 +142,7 @@ class _Check:
     def _card(self, path: Path) -> None:
         stated = files.read_json(path, required=True).get(folder.CARD_DIGEST)
         with contextlib.suppress(OSError):  # told with the weights
-            if hashlib.sha256((self.run / folder.WEIGHTS).read_bytes()).hexdigest() != stated:
+            if digest((self.run / folder.WEIGHTS).read_bytes()) != stated:
                 raise ValueError(f"{path.name} belongs to other weights than {folder.WEIGHTS}")
 
     def _tensors(self, path: Path) -> bool:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.lab import data
+from mpelu.lab.checksums import read_tensors
 from mpelu.lab.config import Config
 from mpelu.lab.data.registry import find
 from mpelu.lab.errors import UserError, choose
 from mpelu.lab.references import check_trusted
 from mpelu.lab.run import checkpoint, files, folder
-from mpelu.lab.run.checksums import read_tensors
 from mpelu.lab.training import network
 from mpelu.lab.training.distributed import device_for
 

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from mpelu.lab import data
+from mpelu.lab.checksums import LENGTH, check_log
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.run import checkpoint, files, folder
-from mpelu.lab.run.metrics import LENGTH, LOGS, check
+from mpelu.lab.run.metrics import LOGS
 from mpelu.lab.run.writer import RunWriter
 from mpelu.lab.training import network
 from mpelu.lab.training.display import Display, LogDisplay, Progress
@@ -190,7 +191,7 @@ class Trainer:
             if contents["config"] != self.config.fingerprint():
                 raise checkpoint.CheckpointError("it belongs to a run with other settings")
             for name in LOGS:
-                if problem := check(self.run / name, contents["logs"][name]):
+                if problem := check_log(self.run / name, contents["logs"][name]):
                     raise checkpoint.CheckpointError(problem)
             self.model.load_state_dict(contents["model"])
             if self.result is not self.model:
