@@ -2,7 +2,7 @@
 
     python benchmarks/activation_lr.py --data-dir DIR [--epochs 12] [--seeds 3]
 
-ResNet-20 of width 8 with MPELU on scikit-learn's digits and on the first 5000 training images of
+ResNet-20 of width 8 with MPELU on the built-in digits and on the first 5000 training images of
 CIFAR-10 at 16x16 pixels, one thread. Runs with the same seed have the same initial weights and the
 same batches. The learning rate follows a cosine. Writes results/activation-lr.json.
 """

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from mpelu.lab import checksums
 from mpelu.lab.config import Config
-from mpelu.lab.run import checkpoint, checksums, metrics
+from mpelu.lab.run import checkpoint
 from mpelu.lab.training.launch import train
 
 ROUNDS = 15
@@ -73,15 +74,13 @@ def of_a_run(run: Path) -> None:
         model="resnet-20", activation="mpelu", iterations=100, batch_size=64, log_every=1,
         checkpoint_every=10, test_every=50, threads=1,
     )  # fmt: skip
-    for module in (checksums, metrics):
-        setattr(module, "hashlib", TimedHashlib(watch))  # noqa: B010 (mypy)
+    setattr(checksums, "hashlib", TimedHashlib(watch))  # noqa: B010 (mypy)
     began = time.perf_counter()
     train(config, run)
     total = time.perf_counter() - began
     share = watch.seconds / total
     print(f"a run of 100 steps: {total:.1f} s, hashing {1000 * watch.seconds:.1f} ms, {share:.3%}")
-    for module in (checksums, metrics):
-        setattr(module, "hashlib", hashlib)  # noqa: B010 (mypy)
+    setattr(checksums, "hashlib", hashlib)  # noqa: B010 (mypy)
 
 
 def of_weights(folder: Path) -> None:

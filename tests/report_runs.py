@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from mpelu.lab.config import Config
+from mpelu.lab.run.folder import SCHEMA
 
 LAYERS = 12
 
@@ -36,7 +38,7 @@ def write_run(
     path.mkdir(parents=True)
     planned = planned or max(epochs, 1)
     config = Config(data=data, activation=activation, epochs=planned, seed=seed)
-    (path / "config.json").write_text(config.to_json())
+    (path / "config.json").write_text(json.dumps({"schema": SCHEMA, **asdict(config)}))
     (path / "environment.json").write_text(json.dumps({"python": "3.11"}))
     (path / "data.json").write_text(json.dumps({"name": data, "classes": ["a", "b"]}))
     speeds = [json.dumps({"step": 1, "images_per_second": each}) + "\n" for each in speed]

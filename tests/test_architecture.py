@@ -165,7 +165,7 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert loaded.isdisjoint({"torch", "numpy", "matplotlib", "rich", "PIL", "sklearn"})
+    assert loaded.isdisjoint({"torch", "numpy", "matplotlib", "rich", "PIL"})
 
 
 PUBLIC = ("", ".activations", ".functional", ".kernels", ".models", ".theory")

@@ -96,7 +96,7 @@ def test_help_loads_nothing_slow(arguments: str) -> None:
     program = (
         "import sys; from mpelu.lab import cli\n"
         "try: cli.main()\nexcept SystemExit: pass\n"
-        "slow = {'torch', 'numpy', 'matplotlib', 'rich', 'sklearn', 'safetensors'}\n"
+        "slow = {'torch', 'numpy', 'matplotlib', 'rich', 'safetensors'}\n"
         "if sys.argv[1] != 'train' and sys.argv[1] != 'eval':\n"
         "    slow |= {'dataclasses', 'difflib', 'inspect', 'json', 'hashlib'}\n"
         "assert not slow & set(sys.modules), slow & set(sys.modules)"

@@ -1,6 +1,7 @@
 """The built-in digits, and single image files."""
 
 import doctest
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from mpelu.lab.config import Config
 from mpelu.lab.data import dataset, digits, load, read_image, registry, restore_preprocess
@@ -30,7 +30,7 @@ def test_split() -> None:
     train, test = read_digits()
     assert train.images.shape == (1437, 1, 8, 8)
     assert test.images.shape == (360, 1, 8, 8)
-    whole = np.bincount(load_digits().target)
+    pixels, whole = np.load(digits.FILE)["images"], np.bincount(np.load(digits.FILE)["labels"])
     for half, share in ((train, 0.8), (test, 0.2)):
         assert half.images.dtype == torch.uint8
         assert (half.images.min().item(), half.images.max().item()) == (0, 255)
@@ -38,10 +38,30 @@ def test_split() -> None:
         assert np.abs(counts - share * whole).max() < 1
     # Nothing lost and nothing twice.
     both = torch.cat([train.images, test.images]).flatten(1).tolist()
-    file = (load_digits().images * 255 / 16).round().astype(int).reshape(1797, 64).tolist()
+    file = (pixels * (255 / 16)).round().astype(int).reshape(1797, 64).tolist()
     assert sorted(both) == sorted(file)
     # Few images are of all classes too.
     assert len(train.labels[:50].unique()) == 10
+
+
+def test_the_file_is_small_and_unchanged() -> None:
+    assert digits.FILE.stat().st_size < 100_000
+    with np.load(digits.FILE) as file:
+        images, labels = file["images"], file["labels"]
+    assert (images.shape, labels.shape) == ((1797, 8, 8), (1797,))
+    assert hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest() == (
+        "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
+    )
+    notice = digits.FILE.with_suffix(".txt").read_text()
+    assert "CC BY 4.0" in notice
+    assert "https://doi.org/10.24432/C50P49" in notice
+
+
+def test_the_file_holds_what_scikit_learn_has() -> None:
+    theirs = pytest.importorskip("sklearn.datasets").load_digits()
+    with np.load(digits.FILE) as file:
+        assert file["images"].astype(theirs.images.dtype).tobytes() == theirs.images.tobytes()
+        assert file["labels"].astype(theirs.target.dtype).tobytes() == theirs.target.tobytes()
 
 
 def test_always_the_same() -> None:
@@ -174,6 +194,6 @@ def test_data_depends_on_no_other_package_of_the_lab() -> None:
     program = (
         "import sys, mpelu.lab.data.dataset, mpelu.lab.data.cifar\n"
         "names = {name.split('.')[2] for name in sys.modules if name.startswith('mpelu.lab.')}\n"
-        "assert names == {'atomic', 'data', 'errors', 'reading', 'references'}, names"
+        "assert names == {'atomic', 'checksums', 'data', 'errors', 'reading', 'references'}, names"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -201,8 +202,8 @@ def test_settings_and_speed_of_a_run(tmp_path: Path) -> None:
 def test_the_activation_of_a_run_is_the_one_that_it_was_converted_to(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", activation=None)
     assert (read_run(path)["activation"], read_run(path)["color"]) == ("", "")
-    config = Config(data="cifar10", convert="gelu", epochs=20)
-    (path / "config.json").write_text(config.to_json())
+    config = json.loads((path / "config.json").read_text()) | {"convert": "gelu"}
+    (path / "config.json").write_text(json.dumps(config))
     assert (read_run(path)["activation"], read_run(path)["color"]) == ("gelu", "gelu")
 
 
@@ -214,17 +215,16 @@ def test_images_in_a_directory_are_named_after_it(tmp_path: Path) -> None:
     assert read_run(path)["data"] == "photos/"
 
 
-def test_runs_of_the_first_schema() -> None:
-    folders = Path(__file__).parent / "run_folders"
-    collected = collect([folders], Cache())
-    by_name = {run["name"]: run for run in collected["runs"]}
-    finished = by_name["version1-finished"]
-    assert (finished["state"], finished["problems"], finished["set"]) == (
-        "finished", [], "run_folders",
-    )  # fmt: skip
-    assert finished["inspected"] is not None
-    assert len(finished["learned"]) == 2
-    assert by_name["version1-interrupted"]["state"] == "interrupted"
+def test_a_run_of_schema_3_is_shown_and_an_older_one_says_what_reads_it(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parent / "run_folders", tmp_path / "runs")
+    old = write_run(tmp_path / "runs" / "old", epochs=1)
+    (old / "config.json").write_text(Config().to_json())
+    by_name = {run["name"]: run for run in collect([tmp_path / "runs"], Cache())["runs"]}
+    kept = by_name["version3-interrupted"]
+    assert (kept["state"], kept["problems"], kept["set"]) == ("interrupted", [], "runs")
+    assert len(kept["learned"]) == 2
+    (problem,) = by_name["old"]["problems"]
+    assert problem == "expected a schema from 3 to 4, got 1; mpelu at commit 6a35e59 reads it"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""Run folders of older schemas are read as if they were new; newer ones are refused.
+"""Run folders of schema 3 are read as if they were new; older and newer ones are refused.
 
-run_folders/version1-* were written by the first version: one finished, one interrupted after step
-7 of 200, in the middle of an epoch. version3-interrupted is of schema 3: AdamW with two epochs of
-warm-up and weight decay 0.05, interrupted after step 7 of 15.
+run_folders/version3-interrupted is of schema 3: AdamW with two epochs of warm-up and weight decay
+0.05, interrupted after step 7 of 15.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from mpelu.lab import cli
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import checkpoint, folder, snapshots
+from mpelu.lab.run import checkpoint, files, folder, snapshots
 from mpelu.lab.training.launch import resume
 from mpelu.lab.training.trained import load_network
 from mpelu.lab.training.trainer import Trainer
@@ -29,60 +26,14 @@ FOLDERS = Path(__file__).parent / "run_folders"
 
 
 @pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(FOLDERS / "version1-finished", tmp_path / "finished"))
-
-
-@pytest.fixture
 def interrupted(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(FOLDERS / "version1-interrupted", tmp_path / "interrupted"))
+    return Path(shutil.copytree(FOLDERS / "version3-interrupted", tmp_path / "interrupted"))
 
 
-def test_the_first_schema_has_no_version(finished: Path) -> None:
-    values = json.loads((finished / "config.json").read_text())
-    assert "schema" not in values
-    assert "checkpointing" in values
-
-
-def test_a_config_is_migrated(finished: Path, interrupted: Path) -> None:
-    assert folder.read_config(finished) == Config(
-        model="resnet-8",
-        model_options={"width": 2},
-        activation="mpelu",
-        augment="pad-crop-flip",
-        train_limit=96,
-        test_limit=32,
-        batch_size=20,
-        iterations=6,
-        log_every=2,
-        threads=1,
-    )
-    assert folder.read_config(interrupted).test_every is None
-
-
-def test_an_interrupted_run_resumes(interrupted: Path) -> None:
-    before = (interrupted / "metrics.jsonl").read_bytes()
-    outcome = resume(interrupted)
-    assert (outcome.state, outcome.step) == ("finished", 200)
-    assert (interrupted / "metrics.jsonl").read_bytes().startswith(before)
-    run = folder.read(interrupted)
-    assert run.problems == ()
-    assert [row["step"] for row in run.steps] == [*range(2, 201, 2)]
-    assert outcome.test_error is not None
-    assert outcome.test_error < run.tests[0]["test_error"]
-
-
-def test_resumed_again_from_a_checkpoint_of_the_new_format(interrupted: Path) -> None:
-    contents = checkpoint.load(checkpoint.path_of(interrupted, 7))
-    assert contents["format"] == 1
-    assert resume(interrupted, changes={"epochs": 41}).step == 205
-    assert checkpoint.load(checkpoint.path_of(interrupted, 205))["format"] == checkpoint.FORMAT
-    assert resume(interrupted, changes={"epochs": 42}).step == 210
-    assert json.loads((interrupted / "config.json").read_text())["schema"] == folder.SCHEMA
-
-
-def test_a_run_of_schema_3_keeps_its_constant_warm_up_and_its_weight_decay(tmp_path: Path) -> None:
-    run = Path(shutil.copytree(FOLDERS / "version3-interrupted", tmp_path / "run"))
+def test_a_run_of_schema_3_keeps_its_constant_warm_up_and_its_weight_decay(
+    interrupted: Path,
+) -> None:
+    run = interrupted
     before = (run / "metrics.jsonl").read_bytes()
     assert folder.read_config(run).warmup_lr == 0.01
     assert (resume(run).state, resume(run).step) == ("finished", 15)
@@ -97,16 +48,13 @@ def test_a_run_of_schema_3_keeps_its_constant_warm_up_and_its_weight_decay(tmp_p
     assert resume(run, changes={"epochs": 4}).step == 20
 
 
-def test_what_a_run_of_schema_3_says_without_warm_up_is_what_a_new_one_says(tmp_path: Path) -> None:
+def test_what_a_run_of_schema_3_says_without_warm_up_is_what_a_new_one_says() -> None:
     values = asdict(Config(model="resnet-8", epochs=2))
     old = folder.migrate_config({**values, "schema": 3, "warmup_lr": 0.01})
     assert old == values
     # A value that was given stays, because checkpoints tell of it.
     kept = folder.migrate_config({**values, "schema": 3, "warmup_lr": 0.5})
     assert kept["warmup_lr"] == 0.5
-    # What a user writes has no schema.
-    assert Config.from_values(folder.migrate_config({"warmup": 2})).warmup_lr is None
-    assert Config.from_values(folder.migrate_config({"warmup": 2, "warmup_lr": 0.01})).warmup_lr
 
 
 def test_a_checkpoint_tells_a_rising_warm_up_from_a_constant_one() -> None:
@@ -116,41 +64,44 @@ def test_a_checkpoint_tells_a_rising_warm_up_from_a_constant_one() -> None:
 
 def test_a_checkpoint_of_other_settings_is_still_told_apart(interrupted: Path) -> None:
     path = interrupted / "config.json"
-    path.write_text(path.read_text().replace('"lr": 0.1', '"lr": 0.2'))
+    files.write_json(path, {**files.read_json(path), "lr": 0.2})
     with pytest.raises(UserError, match="expected a checkpoint that can be used, got none"):
         resume(interrupted)
 
 
-def test_a_finished_run_is_extended(finished: Path) -> None:
-    assert resume(finished).step == 6
-    assert resume(finished, changes={"iterations": 9}).step == 9
-
-
 def test_eval_inspect_and_report(
-    finished: Path, interrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    interrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["eval", str(finished)]) == 0
-    error = json.loads((finished / "status.json").read_text())["test_error"]
-    assert f"test error {error:.2f} %" in capsys.readouterr().out
+    resume(interrupted)
     assert cli.main(["eval", str(interrupted)]) == 0
-    assert cli.main(["inspect", str(finished)]) == 0
+    error = json.loads((interrupted / "status.json").read_text())["test_error"]
+    assert f"test error {error:.2f} %" in capsys.readouterr().out
+    assert cli.main(["inspect", str(interrupted)]) == 0
     assert cli.main(["report", str(tmp_path), "-o", str(tmp_path / "page")]) == 0
-    assert "2 runs" in capsys.readouterr().out
-    page = (tmp_path / "page" / "index.html").read_text()
-    assert "finished after 6 steps" in page
-    assert "interrupted by SIGINT after step 7" in page
+    assert "1 run" in capsys.readouterr().out
+    assert "finished after 15 steps" in (tmp_path / "page" / "index.html").read_text()
 
 
-def test_weights_and_snapshots_are_read(finished: Path, interrupted: Path) -> None:
-    trained = load_network(finished, device="cpu")
-    weights = load_file(finished / "model.safetensors")
-    for name, value in trained.model.state_dict().items():
-        assert torch.equal(value, weights[name])
+def test_weights_and_snapshots_are_read(interrupted: Path) -> None:
     assert load_network(interrupted, "best").source.name == "best.pt"
     assert list(snapshots.find(interrupted)) == [0, 1]
 
 
-@pytest.mark.parametrize("schema", [folder.SCHEMA + 1, 99])
+def set_schema(run: Path, schema: object) -> None:
+    path = run / "config.json"
+    files.write_json(path, {**files.read_json(path), "schema": schema})
+
+
+def test_a_run_of_the_first_schema_which_had_no_number_is_refused(interrupted: Path) -> None:
+    path = interrupted / "config.json"
+    values = files.read_json(path)
+    del values["schema"]
+    files.write_json(path, values)
+    with pytest.raises(UserError, match="got 1; mpelu at commit 6a35e59 reads it"):
+        folder.read(interrupted)
+
+
+@pytest.mark.parametrize("schema", [5, 2, 1])
 @pytest.mark.parametrize(
     "use",
     [
@@ -161,33 +112,35 @@ def test_weights_and_snapshots_are_read(finished: Path, interrupted: Path) -> No
         lambda run: cli.main(["train", "--resume", str(run)]),
     ],
 )
-def test_an_unknown_schema_is_refused_in_one_line(
-    finished: Path,
+def test_a_newer_or_older_schema_is_refused_in_one_line(
+    interrupted: Path,
     schema: object,
     use: Callable[[Path], object],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = finished / "config.json"
-    path.write_text(json.dumps({"schema": schema, **json.loads(path.read_text())}))
+    set_schema(interrupted, schema)
     with pytest.raises((UserError, SystemExit)) as raised:
-        use(finished)
+        use(interrupted)
     told = str(raised.value)
     if isinstance(raised.value, SystemExit):
         assert raised.value.code == 2
         told = capsys.readouterr().err.removesuffix("\n")
     assert told.endswith(
-        f"finished: expected schema {folder.SCHEMA} or older, got {schema!r}; a newer mpelu wrote "
-        "it, so upgrade mpelu to read it"
+        f"interrupted: expected a schema from 3 to 4, got {schema}; "
+        + (
+            "a newer mpelu wrote it, so upgrade mpelu to read it"
+            if schema == 5
+            else "mpelu at commit 6a35e59 reads it"
+        )
     )
     assert "\n" not in told
 
 
-@pytest.mark.parametrize("schema", ["2", None, -5, True, 0])
-def test_what_is_no_schema_is_refused(finished: Path, schema: object) -> None:
-    path = finished / "config.json"
-    path.write_text(json.dumps({"schema": schema, **json.loads(path.read_text())}))
-    with pytest.raises(UserError, match="expected a schema from 1 to 4, got"):
-        folder.read(finished)
+@pytest.mark.parametrize("schema", ["3", [], -5, True, 0])
+def test_what_is_no_schema_is_refused(interrupted: Path, schema: object) -> None:
+    set_schema(interrupted, schema)
+    with pytest.raises(UserError, match="expected a schema from 3 to 4, got"):
+        folder.read(interrupted)
 
 
 def test_an_extension_killed_before_its_first_checkpoint_goes_on(
@@ -202,5 +155,5 @@ def test_an_extension_killed_before_its_first_checkpoint_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_loop", kill)
         with pytest.raises(Killed):
-            resume(interrupted, changes={"epochs": 41})
-    assert resume(interrupted).step == 205
+            resume(interrupted, changes={"epochs": 4})
+    assert resume(interrupted).step == 20

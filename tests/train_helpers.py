@@ -68,7 +68,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 _SERVER = multiprocessing.get_context("forkserver")
 # Its processes find all of it loaded, which otherwise takes most of their time.
-_SERVER.set_forkserver_preload(["mpelu.lab.training.launch", "sklearn.datasets", "torch._dynamo"])
+_SERVER.set_forkserver_preload(["mpelu.lab.training.launch", "torch._dynamo"])
 
 
 def begin(

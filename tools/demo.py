@@ -103,7 +103,7 @@ def draw(found: dict[str, Run], picture: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    print("Training ResNet-20 with four activations on scikit-learn's digits")
+    print("Training ResNet-20 with four activations on the built-in digits")
     found = train_all(folder)
     table = Table(title=f"Digits, ResNet-20, {EPOCHS} epochs, one seed")
     table.add_column("activation")

@@ -32,7 +32,7 @@ COMMANDS = {
 }
 """What each subcommand does. Its module in `mpelu.lab.commands` has the same name."""
 
-LAB_PACKAGES = ("PIL", "filelock", "matplotlib", "numpy", "rich", "safetensors", "sklearn")
+LAB_PACKAGES = ("PIL", "filelock", "matplotlib", "numpy", "rich", "safetensors")
 """The packages of mpelu[lab], by the names they are imported under."""
 
 _DESCRIPTION = "Train, inspect and reproduce the networks of the MPELU paper.\n\ncommands:\n"

@@ -45,9 +45,8 @@ GROUPS = ("common options", "data", "network", "optimization", "execution")
 """Titles on the help page, in order."""
 _COMMON, _DATA, _NETWORK, _OPTIMIZATION, _EXECUTION = GROUPS
 
-FINGERPRINT_VERSION = 2
 CONSTANT_WARMUP_LR = 0.01
-"""Learning rate of a warm-up in run folders up to schema 3, which had no other way to warm up."""
+"""Learning rate of a warm-up in run folders of schema 3, which had no other way to warm up."""
 _LARGEST = 10**9
 """Bound on numbers without a bound of their own, so that products fit in float32 and int64."""
 
@@ -78,8 +77,6 @@ class FieldInfo:
     """Whether the time of a training step depends on it."""
     extensible: bool = False
     """Whether ``package.module:factory`` can be given in place of a built-in name."""
-    was: str = ""
-    """The field's name in config.json of schema 1, if it was another."""
 
 
 def _field(default: Any, help: str, group: str, **more: Any) -> Any:
@@ -283,7 +280,7 @@ class Config:
     compile: bool = _field(False, "compile the network with torch.compile", _EXECUTION)
     gradient_checkpointing: bool = _field(
         False, "recompute activations in the backward pass to save memory", _EXECUTION,
-        costs=True, was="checkpointing",
+        costs=True,
     )  # fmt: skip
     threads: int | None = _field(
         None, "CPU threads", _EXECUTION, unset="torch's choice", least=1, most=1024, decides=False
@@ -368,36 +365,22 @@ class Config:
             if info.extensible and is_reference(value := getattr(self, name))
         }
 
-    def fingerprint(self, version: int = FINGERPRINT_VERSION) -> str:
+    def fingerprint(self) -> str:
         """SHA-256 of all that decides weights and metrics, but not when the run ends.
 
-        Version 2 leaves out fields that have their default, so a new field keeps old
-        fingerprints valid. Version 1 covered every field of its time but `data_dir`.
+        It leaves out fields that have their default, so a new field keeps old fingerprints valid.
         """
-        if version == 1:
-            values = {
-                FIELDS[name].was or name: value
-                for name, value in asdict(self).items()
-                if name in _FIELDS_1
-            }
-            values["test_every"] = self.test_interval
-            values["warmup_lr"] = self.warmup_lr or CONSTANT_WARMUP_LR
-            text = json.dumps(values, sort_keys=True)
-        else:
-            # The defaults of before: warm-up had a constant rate, and adamw decayed activations.
-            unsaid = {**_DEFAULTS, "activation_decay_mult": 1.0}
-            if self.warmup:
-                unsaid["warmup_lr"] = CONSTANT_WARMUP_LR
-            text = json.dumps(
-                {
-                    name: getattr(self, name)
-                    for name, info in FIELDS.items()
-                    if info.decides and not info.is_length
-                    if getattr(self, name) != unsaid[name]
-                },
-                sort_keys=True,
-            )
-        return hashlib.sha256(text.encode()).hexdigest()
+        # The defaults of schema 3: warm-up had a constant rate, and adamw decayed activations.
+        unsaid = {**_DEFAULTS, "activation_decay_mult": 1.0}
+        if self.warmup:
+            unsaid["warmup_lr"] = CONSTANT_WARMUP_LR
+        said = {
+            name: getattr(self, name)
+            for name, info in FIELDS.items()
+            if info.decides and not info.is_length
+            if getattr(self, name) != unsaid[name]
+        }
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def non_defaults(self) -> dict[str, Any]:
         """The fields that are set to other values than the defaults.
@@ -448,11 +431,6 @@ FIELDS: dict[str, FieldInfo] = {each.name: each.metadata["info"] for each in fie
 """Of every field, in order."""
 TYPES: dict[str, Any] = typing.get_type_hints(Config)
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
-_FIELDS_1 = frozenset(FIELDS) - {
-    "data_dir", "max_pixels", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
-    "convert", "init_distribution", "init_shape", "init_sized",
-}  # fmt: skip
-"""The fields of the first schema. A field added later is to be taken out here."""
 
 
 def label(name: str) -> str:

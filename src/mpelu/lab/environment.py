@@ -15,7 +15,7 @@ import torch
 
 from mpelu import __version__, kernels
 
-_PACKAGES = ("numpy", "safetensors", "scikit-learn", "pillow")
+_PACKAGES = ("numpy", "safetensors", "pillow")
 
 
 def describe_machine() -> dict[str, Any]:

@@ -136,7 +136,7 @@ def required(factory: Callable[..., Any]) -> list[str]:
 def check_trusted(
     run: object,
     references: Mapping[str, str],
-    trust: bool | Collection[str],
+    trust: bool,
     needed: Collection[str] | None = None,
 ) -> None:
     """Refuses to import code that a run folder names, unless the user vouches for it.
@@ -144,33 +144,23 @@ def check_trusted(
     Args:
         run: the run folder, for the message.
         references: the references in its config, by field.
-        trust: True for all of them, or those that are trusted.
+        trust: whether the user vouches for them.
         needed: the fields whose code will be imported (default: all).
 
     Raises:
-        UserError: for the first reference that isn't trusted; nothing has been imported.
+        UserError: if there are any that aren't trusted; nothing has been imported.
     """
-    if trust is True:
-        return
-    known = trusted_names(trust)
-    unknown = {
-        field: name
+    found = [
+        f"{flag(field)} {name}"
         for field, name in references.items()
-        if (needed is None or field in needed) and name not in known
-    }
-    if unknown:
-        named = listed([f"{flag(field)} {name}" for field, name in unknown.items()], "and")
+        if needed is None or field in needed
+    ]
+    if found and not trust:
+        named = listed(found, "and")
         raise UserError(
             f"{run}: names code to import ({named}); if you trust it, add --trust (in Python, "
             "trust=True)"
         )
-
-
-def trusted_names(trust: bool | Collection[str]) -> set[str]:
-    """The names that a `trust` argument lists; none for True and False."""
-    if isinstance(trust, bool):
-        return set()
-    return {trust} if isinstance(trust, str) else set(trust)
 
 
 def describe_source(name: str) -> dict[str, str]:

@@ -165,10 +165,11 @@ def _config(arguments: argparse.Namespace, values: Mapping[str, Any]) -> Config:
 
 def _read(path: Path) -> dict[str, Any]:
     from mpelu.lab.run.files import read_json
-    from mpelu.lab.run.folder import migrate_config
+    from mpelu.lab.run.folder import SCHEMA, migrate_config
 
     try:
-        return migrate_config(read_json(path, compare=False))
+        # What users write has no schema.
+        return migrate_config({"schema": SCHEMA, **read_json(path, compare=False)})
     except ValueError as error:
         raise UserError(str(error), field="config") from None
 

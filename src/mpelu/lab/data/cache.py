@@ -6,12 +6,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-import safetensors
-from safetensors.torch import save
 from torch import Tensor
 
 from mpelu.lab import atomic
-from mpelu.lab.data.images import digest
+from mpelu.lab.checksums import digest, read_tensors, seal_tensors
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +47,8 @@ def load_or_compute(
     for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            content = save(tensors, {"sha256": _checksum(tensors)})
             atomic.remove_abandoned(folder)
-            atomic.write(folder / name, content, shared=True)
+            atomic.write(folder / name, seal_tensors(tensors), shared=True)
             return tensors
         except OSError as error:
             problem = problem or error
@@ -64,19 +61,13 @@ def _is_read_only(folder: Path) -> bool:
     return folder.is_dir() and not folder.stat().st_mode & 0o222
 
 
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    return digest(*(tensors[name].numpy() for name in sorted(tensors)))
-
-
 def _read(path: Path, check: Callable[[dict[str, Tensor]], str | None]) -> dict[str, Tensor] | None:
     if not path.is_file():
         return None
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            expected = (file.metadata() or {}).get("sha256")
-        problem = check(tensors) or (None if _checksum(tensors) == expected else "wrong checksum")
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        tensors = read_tensors(path, required=True).tensors
+        problem = check(tensors)
+    except ValueError as error:
         problem = str(error)
     if problem is None:
         return tensors

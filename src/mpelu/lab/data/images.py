@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from mpelu.lab.checksums import digest
 
 CHUNK = 1000
 """Images that are converted to floating point at a time."""
@@ -77,15 +77,6 @@ class Splits(NamedTuple):
     test: LabeledImages | ImageFiles
     classes: tuple[str, ...]
     """Class names by label."""
-
-
-def digest(*parts: Any) -> str:
-    """Returns the SHA-256 of strings, bytes and contiguous numpy arrays in hexadecimal."""
-    total = hashlib.sha256()
-    for part in parts:
-        # File names may contain bytes that aren't UTF-8.
-        total.update(os.fsencode(part) if isinstance(part, str) else part)
-    return total.hexdigest()
 
 
 def resize(images: Tensor, size: int) -> Tensor:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from mpelu.graph import evaluating
 from mpelu.lab import data
+from mpelu.lab.checksums import seal_json
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.inspecting.layers import activation_statistics, measure_gradients
@@ -25,7 +26,6 @@ from mpelu.lab.inspecting.learned import LearnedParameters, learned_parameters
 from mpelu.lab.inspecting.residuals import residual_histogram
 from mpelu.lab.references import check_trusted
 from mpelu.lab.run import files, folder
-from mpelu.lab.run.checksums import seal_json
 from mpelu.lab.training import network
 from mpelu.lab.training.distributed import device_for
 from mpelu.lab.training.trained import check_data, load_network
@@ -60,7 +60,7 @@ def inspect_run(
     data_dir: str | None = None,
     out: Path | str | None = None,
     *,
-    trust: bool | Collection[str] = False,
+    trust: bool = False,
 ) -> Inspection:
     """Inspects the trained network of a run, in evaluation mode, on images of its test set.
 
@@ -71,8 +71,7 @@ def inspect_run(
         data_dir: directory of the data (default: the one used in training).
         out: directory for inspect.json and inspect.png (default: nothing is written). The report
             shows the files if it is the run folder.
-        trust: references such as "mine:net" that may be imported if the run's config names them;
-            True for all.
+        trust: import the code that the run's config names, such as "mine:net".
 
     Raises:
         UserError: if the run, its weights or its data can't be read, or `out` can't be written.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab.checksums import seal_json
 from mpelu.lab.errors import UserError
-from mpelu.lab.reading import parse_object
 from mpelu.lab.reporting.curves import RULE
 from mpelu.lab.reporting.results import RESULT, read_result
 from mpelu.lab.reporting.runs import read_run
@@ -20,7 +18,7 @@ from mpelu.lab.run import files, folder
 
 SILENT_AFTER = 600
 """Seconds without an update after which a running experiment is marked."""
-CACHE_FORMAT = "5"
+CACHE_FORMAT = 6
 """Version of the entries. Caches of another version are ignored."""
 
 
@@ -51,8 +49,8 @@ class Cache:
     def save(self) -> None:
         """Writes the entries that were used since the cache was made."""
         if self._path is not None:
-            body = json.dumps(self._used, separators=(",", ":"))
-            files.write(self._path, f"{_digest(body)}\n{body}\n", durable=False)
+            content = {"format": CACHE_FORMAT, "entries": self._used}
+            files.write(self._path, seal_json(content, indent=None), durable=False)
 
 
 def collect(folders: Sequence[Path], cache: Cache) -> dict[str, Any]:
@@ -175,16 +173,11 @@ def _result(path: Path, label: str) -> dict[str, Any]:
         return {"set": label, "problem": text(str(error))}
 
 
-def _digest(body: str) -> str:
-    return hashlib.sha256(f"{CACHE_FORMAT}\n{body}".encode()).hexdigest()
-
-
 def _load(path: Path) -> dict[str, Any]:
-    """The entries of a cache file; its first line is a digest of the rest."""
+    """The entries of a cache file; none if it is missing, damaged or of another version."""
     try:
-        digest, _, body = path.read_text(encoding="ascii").partition("\n")
-        body = body.removesuffix("\n")
-        entries: dict[str, Any] = parse_object(body) if digest == _digest(body) else {}
-    except (OSError, ValueError):
+        found = files.read_json(path, required=True)
+    except ValueError:
         return {}
+    entries: dict[str, Any] = found["entries"] if found.get("format") == CACHE_FORMAT else {}
     return entries

@@ -18,15 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpelu.lab.config import Config
+from mpelu.lab.checksums import seal_tensors
 from mpelu.lab.reading import open_regular
 from mpelu.lab.run import files
-from mpelu.lab.run.checksums import seal_tensors
 from mpelu.lab.run.folder import CHECKPOINTS, WEIGHTS
-from mpelu.lab.run.metrics import LENGTH
 
 KEPT = 2
-OTHER_SETTINGS = "it belongs to a run with other settings"
 FORMAT = 3
 _NAME = re.compile(r"step-(\d+)\.(pt|safetensors)")
 
@@ -116,8 +113,8 @@ def load(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # what comes of arbitrary bytes
         raise CheckpointError((str(error) or type(error).__name__).splitlines()[0]) from None
-    if not isinstance(contents, dict) or contents.get("format") not in (1, 2, FORMAT):
-        raise CheckpointError("it isn't a checkpoint, or a newer mpelu wrote it")
+    if not isinstance(contents, dict) or contents.get("format") != FORMAT:
+        raise CheckpointError("it isn't a checkpoint, or another version of mpelu wrote it")
     return contents
 
 
@@ -125,32 +122,6 @@ def result_weights(contents: Mapping[str, Any]) -> Mapping[str, Tensor]:
     """The weights to use: their moving average, if the run keeps one."""
     weights: Mapping[str, Tensor] = contents.get("averaged", contents["model"])
     return weights
-
-
-def migrate(contents: dict[str, Any], config: Config) -> dict[str, Any]:
-    """The contents of a checkpoint in the current format.
-
-    Format 1 differs in the fingerprint under "config", which covered the length of the run too.
-    Formats 1 and 2 hold the lengths of the logs without checksums.
-
-    Args:
-        contents: as `load` returns them.
-        config: the config of the run folder.
-
-    Raises:
-        CheckpointError: if it belongs to another run.
-    """
-    if contents["format"] == FORMAT:
-        return contents
-    version = 1 if contents["format"] == 1 else 2
-    if contents.get("config") != config.fingerprint(version):
-        raise CheckpointError(OTHER_SETTINGS)
-    lengths = contents.get("lengths")
-    if not isinstance(lengths, dict):
-        raise CheckpointError("it has no lengths of logs")
-    logs = {name: {LENGTH: length} for name, length in lengths.items()}
-    kept = {name: value for name, value in contents.items() if name != "lengths"}
-    return {**kept, "format": FORMAT, "config": config.fingerprint(), "logs": logs}
 
 
 def set_aside(path: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab.atomic import TEMPORARY, sync_directory, write
+from mpelu.lab.checksums import seal_json, unseal_json
 from mpelu.lab.errors import UserError
 from mpelu.lab.reading import read_bytes
-from mpelu.lab.run.checksums import seal_json, unseal_json
 
 __all__ = [
     "TEMPORARY",

@@ -18,9 +18,9 @@
 A published network is a folder with config, data, preprocessing, final weights and card.json, which
 says how they were trained, in place of the record of the training.
 
-From schema 3 on, every file has a checksum inside or beside it. Only the package `mpelu.lab.run`
-knows these names. A folder of an older schema is migrated in memory when it is read, and on disk
-when its run is resumed; one of a newer schema is refused.
+Every file has a checksum inside or beside it. Only the package `mpelu.lab.run` knows these names. A
+folder of schema 3 is migrated in memory when it is read, and on disk when its run is resumed; older
+and newer ones are refused.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpelu.lab.config import CONSTANT_WARMUP_LR, FIELDS, Config
+from mpelu.lab.checksums import seal_tensors
+from mpelu.lab.config import CONSTANT_WARMUP_LR, Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import files, snapshots
-from mpelu.lab.run.checksums import read_tensors, seal_tensors
 from mpelu.lab.run.metrics import LOGS, METRICS, read_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SCHEMA = 4
-CHECKED_SINCE = 3
-"""The schema from which on all files have checksums."""
+OLDEST = 3
+"""The oldest schema that is read."""
+LAST_TO_READ_OLDER = "6a35e59"
+"""The last published commit that reads folders of schemas 1 and 2."""
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 DATA = "data.json"
@@ -147,8 +149,7 @@ def read_log(
 
 def read_schema(run: Path) -> int:
     """The schema of a run folder, whose config has to be readable."""
-    schema = files.read_json(run / CONFIG).get("schema", 1)
-    return schema if isinstance(schema, int) else 1
+    return int(files.read_json(run / CONFIG)["schema"])
 
 
 def read_config(run: Path) -> Config:
@@ -176,29 +177,20 @@ def read_config_values(run: Path) -> dict[str, Any]:
 
 
 def migrate_config(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a config.json of any schema up to the current one, in the current one.
+    """The values of a config.json of a schema that is read, in the current one.
 
     Raises:
-        ValueError: for a newer schema.
+        ValueError: for an older or a newer schema.
     """
     schema = values.get("schema", 1)
-    if type(schema) is not int or schema < 1:
-        raise ValueError(f"expected a schema from 1 to {SCHEMA}, got {schema!r}")
+    expected = f"expected a schema from {OLDEST} to {SCHEMA}, got {schema!r}"
+    if schema in range(1, OLDEST):
+        raise ValueError(f"{expected}; mpelu at commit {LAST_TO_READ_OLDER} reads it")
+    if type(schema) is not int or schema < OLDEST:
+        raise ValueError(expected)
     if schema > SCHEMA:
-        raise ValueError(
-            f"expected schema {SCHEMA} or older, got {schema}; a newer mpelu wrote it, so upgrade "
-            "mpelu to read it"
-        )
+        raise ValueError(f"{expected}; a newer mpelu wrote it, so upgrade mpelu to read it")
     values = {name: value for name, value in values.items() if name != "schema"}
-    if schema == 1:
-        # Fields were renamed, and test_every held the number its default stood for.
-        for name, info in FIELDS.items():
-            if info.was and info.was in values:
-                values[name] = values.pop(info.was)
-        iterations = values.get("iterations")
-        usual = min(1000, iterations) if isinstance(iterations, int) else 1
-        if values.get("test_every") == usual:
-            values["test_every"] = None
     if schema < 4 and not values.get("warmup") and values.get("warmup_lr") == CONSTANT_WARMUP_LR:
         values["warmup_lr"] = None  # the default of before, which had no effect
     return values
@@ -304,21 +296,6 @@ def _is_alive_on_windows(process: int) -> bool:
     found = kernel.WaitForSingleObject(ctypes.c_void_p(handle), 0)
     kernel.CloseHandle(ctypes.c_void_p(handle))
     return bool(found == timeout)
-
-
-def upgrade(run: Path) -> None:
-    """Gives the files of an older schema that can be read checksums, before its config is written.
-
-    Checkpoints are left to `checkpoint.migrate`, and logs get theirs in status.json.
-    """
-    for name in (ENVIRONMENT, DATA, STATUS, INSPECTION, TOP5):
-        with contextlib.suppress(ValueError):
-            files.write_json(run / name, files.read_json(run / name))
-    weights = [run / PREPROCESS, run / WEIGHTS, *(run / CHECKPOINTS).glob("*.safetensors")]
-    for path in [*weights, *snapshots.find(run).values()]:
-        with contextlib.suppress(ValueError):
-            tensors, about = read_tensors(path)
-            files.write(path, seal_tensors(tensors, **about))
 
 
 def sweep(run: Path) -> None:

@@ -7,21 +7,17 @@ the next; it is kept apart so that the metrics of a resumed run are equal byte f
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.reading import open_regular, parse_lines, read_bytes
-from mpelu.lab.run.checksums import WRONG
+from mpelu.lab.checksums import DIGEST, LENGTH, check_log, hash_start
+from mpelu.lab.reading import parse_lines, read_bytes
 
 METRICS = "metrics.jsonl"
 SPEED = "speed.jsonl"
 LOGS = (METRICS, SPEED)
-LENGTH, DIGEST = "length", "sha256"
-"""What is recorded about a log in status.json, and in checkpoints: bytes, and their SHA-256."""
-_CHUNK = 1 << 20
 
 
 class Log:
@@ -33,7 +29,7 @@ class Log:
     """
 
     def __init__(self, path: Path, length: int) -> None:
-        self._hash = _hash(path, length)
+        self._hash = hash_start(path, length)
         self._file = open(path, "ab")  # noqa: SIM115
         self._length = length
 
@@ -63,26 +59,6 @@ class Log:
             self._file.close()
 
 
-def record_of(path: Path, length: int | None = None) -> dict[str, Any]:
-    """Length and SHA-256 of the first bytes of a log, or of all of it."""
-    length = path.stat().st_size if length is None else length
-    return {LENGTH: length, DIGEST: _hash(path, length).hexdigest()}
-
-
-def check(path: Path, record: dict[str, Any]) -> str:
-    """What is wrong with a log of which a record was kept, in words; empty if nothing is."""
-    try:
-        if path.stat().st_size < record[LENGTH]:
-            return f"{path.name} is shorter than it was then"
-        if DIGEST not in record:  # of an older version
-            return ""
-        return "" if record_of(path, record[LENGTH]) == record else f"{path.name} {WRONG}"
-    except FileNotFoundError:
-        return f"{path.name} is missing"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{path.name} can't be checked: {error!r}"
-
-
 def read_rows(path: Path, record: object = None) -> tuple[list[dict[str, Any]], str]:
     """The rows of a log, and in words what is wrong with it; empty if nothing is.
 
@@ -99,18 +75,9 @@ def read_rows(path: Path, record: object = None) -> tuple[list[dict[str, Any]], 
         return [], f"{path.name} can't be read: {error}"
     problem = ""
     if isinstance(record, dict) and isinstance(record.get(LENGTH), int):
-        problem = check(path, record)
+        problem = check_log(path, record)
         data = data[: record[LENGTH]]
     rows, damaged = parse_lines(data)
     if damaged:
         problem = f"{path.name}: {damaged} of {len(rows) + damaged} lines can't be read"
     return rows, problem
-
-
-def _hash(path: Path, length: int) -> Any:
-    total = hashlib.sha256()
-    with open_regular(path) as file:
-        while length > 0 and (block := file.read(min(length, _CHUNK))):
-            total.update(block)
-            length -= len(block)
-    return total

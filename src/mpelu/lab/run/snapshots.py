@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpelu.activations import TABLE, learnable_parameters
+from mpelu.lab.checksums import read_tensors, seal_tensors
 from mpelu.lab.run import files
-from mpelu.lab.run.checksums import read_tensors, seal_tensors
 
 if TYPE_CHECKING:
     from torch import nn

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab.checksums import LENGTH, check_log, digest, read_tensors
 from mpelu.lab.errors import UserError, listed, plural
 from mpelu.lab.reading import read_bytes
 from mpelu.lab.run import checkpoint, files, folder, snapshots
-from mpelu.lab.run.checksums import read_tensors
 from mpelu.lab.run.lock import HOLDER
-from mpelu.lab.run.metrics import LENGTH, LOGS, check
+from mpelu.lab.run.metrics import LOGS
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -27,8 +26,6 @@ class Verification:
     run: Path
     count: int
     """Files that were read."""
-    has_checksums: bool
-    """Whether all files have checksums; older versions wrote them for checkpoints alone."""
     damage: tuple[str, ...]
     """What is damaged or missing, a line each."""
     usable: tuple[str, ...]
@@ -38,13 +35,7 @@ class Verification:
         """What to tell the user."""
         number = plural(self.count, "file")
         if not self.damage:
-            if self.has_checksums:
-                yield f"{self.run}: intact ({number})"
-            else:
-                yield (
-                    f"{self.run}: unverified ({number} can be read; an older mpelu wrote them "
-                    "without checksums)"
-                )
+            yield f"{self.run}: intact ({number})"
             return
         yield f"{self.run}: damaged"
         yield from (f"  {line}" for line in self.damage)
@@ -59,6 +50,12 @@ def verify(run: Path) -> Verification:
     """
     if not folder.is_run(run):
         raise UserError(f"{run}: expected a run folder, got none")
+    values = folder.read_object(run, folder.CONFIG)
+    try:
+        if values:
+            folder.migrate_config(values)
+    except ValueError as error:  # of another version, so that nothing else can be checked
+        return Verification(run=run, count=1, damage=(f"{folder.CONFIG}: {error}",), usable=())
     return _Check(run).all()
 
 
@@ -68,7 +65,6 @@ class _Check:
         self.count = 0
         self.damage: list[str] = []
         self.usable: list[str] = []
-        self.required = True
         self.is_published = (run / folder.CARD).exists()
 
     def all(self) -> Verification:
@@ -85,7 +81,6 @@ class _Check:
         return Verification(
             run=self.run,
             count=self.count,
-            has_checksums=self.required,
             damage=tuple(self.damage),
             usable=tuple(self.usable),
         )
@@ -103,18 +98,14 @@ class _Check:
 
     def _config(self) -> None:
         def read(path: Path) -> None:
-            values = files.read_json(path)
-            schema = values.get("schema", 1)
-            folder.migrate_config(values)
-            self.required = schema >= folder.CHECKED_SINCE
-            files.read_json(path, required=self.required)
+            files.read_json(path, required=True)
             folder.read_config(self.run)  # a UserError is a ValueError
 
         self._read(self.run / folder.CONFIG, read)
 
     def _objects(self) -> dict[str, Any]:
         def read(path: Path) -> dict[str, Any]:
-            return files.read_json(path, required=self.required)
+            return files.read_json(path, required=True)
 
         optional = [folder.INSPECTION, folder.TOP5, HOLDER]
         needed = [folder.DATA]
@@ -138,7 +129,7 @@ class _Check:
             if record is None:
                 _, problem = folder.read_log(self.run, path.name, {})
             else:
-                problem = check(path, record)
+                problem = check_log(path, record)
                 if not problem and has_ended and path.stat().st_size > record[LENGTH]:
                     problem = f"{path.name} is longer than at the end of the run"
             if problem:
@@ -151,11 +142,11 @@ class _Check:
     def _card(self, path: Path) -> None:
         stated = files.read_json(path, required=True).get(folder.CARD_DIGEST)
         with contextlib.suppress(OSError):  # told with the weights
-            if hashlib.sha256((self.run / folder.WEIGHTS).read_bytes()).hexdigest() != stated:
+            if digest((self.run / folder.WEIGHTS).read_bytes()) != stated:
                 raise ValueError(f"{path.name} belongs to other weights than {folder.WEIGHTS}")
 
     def _tensors(self, path: Path) -> bool:
-        read_tensors(path, required=self.required)
+        read_tensors(path, required=True)
         return True
 
     def _weights(self, status: dict[str, Any]) -> None:

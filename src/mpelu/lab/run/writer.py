@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpelu.lab.checksums import record_log
 from mpelu.lab.run import checkpoint, folder, snapshots
-from mpelu.lab.run.metrics import LOGS, METRICS, SPEED, Log, record_of
+from mpelu.lab.run.metrics import LOGS, METRICS, SPEED, Log
 from mpelu.lab.run.tensorboard import EventWriter
 
 if TYPE_CHECKING:
@@ -86,10 +87,10 @@ class RunWriter:
         """Writes status.json, with length and checksum of each log."""
         if self.enabled:
             logs = {name: log.record() for name, log in self._logs.items()} or {
-                name: record_of(self.run / name, length) for name, length in self.lengths.items()
+                name: record_log(self.run / name, length) for name, length in self.lengths.items()
             }
             if (self.run / folder.HISTORY).exists():
-                logs[folder.HISTORY] = record_of(self.run / folder.HISTORY)
+                logs[folder.HISTORY] = record_log(self.run / folder.HISTORY)
             folder.write_status(self.run, state, **values, logs=logs)
 
     def close(self) -> None:

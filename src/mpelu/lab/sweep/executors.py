@@ -65,7 +65,7 @@ def perform(job: Job, *, progress: bool = False) -> JobOutcome:
             if job.config.data_dir is not None:
                 changes["data_dir"] = job.config.data_dir
             # The job comes from the user's own command, so the code it names is trusted.
-            trust = set(job.config.references.values())
+            trust = runs.read_config(folder).references == job.config.references
             outcome = resume(folder, changes=changes, display=display, trust=trust)
         else:
             folder.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ Under torchrun all processes call these functions alike, and the main one writes
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from mpelu.lab.config import FIELDS, Config, differing
 from mpelu.lab.environment import changed, describe_process
 from mpelu.lab.errors import UserError, flag
-from mpelu.lab.references import check_trusted, describe_source, trusted_names
+from mpelu.lab.references import check_trusted, describe_source
 from mpelu.lab.run import checkpoint, files, folder
 from mpelu.lab.run.lock import lock
 from mpelu.lab.run.tensorboard import check_installed
@@ -71,7 +71,7 @@ def resume(
     display: Display | None = None,
     mirror: str | None = None,
     tensorboard: bool = False,
-    trust: bool | Collection[str] = False,
+    trust: bool = False,
 ) -> Outcome:
     """Continues a run that was stopped, or extends one that has finished.
 
@@ -86,8 +86,7 @@ def resume(
         display: as for `train`.
         mirror: as for `train`.
         tensorboard: as for `train`.
-        trust: references such as "mine:net" that may be imported if the run's config names them;
-            True for all. Those in `changes` are trusted.
+        trust: import the code that the run's config names, such as "mine:net".
 
     Returns:
         How the run ended. A run that has ended, and isn't extended, is not trained further.
@@ -102,9 +101,6 @@ def resume(
     run = Path(run)
     before = folder.read_config(run)
     config = _with_changes(before, changes or {})
-    if trust is not True:
-        given = {value for value in (changes or {}).values() if isinstance(value, str)}
-        trust = trusted_names(trust) | given
     check_trusted(run, config.references, trust)
     if tensorboard:
         check_installed()
@@ -163,7 +159,7 @@ def _continue(trainer: Trainer, before: Config) -> Outcome:
             "results may not be bit-identical, because the environment changed: "
             + "; ".join(differences)
         )
-    trainer.restore(before)
+    trainer.restore()
     step = trainer.state.step
     if world.is_main:
         with files.reporting_disk_errors(run):
@@ -216,10 +212,7 @@ def _record_resume(run: Path, step: int, before: Config, config: Config) -> None
     changes = {name: getattr(config, name) for name in differing(before, config)}
     event = "extended" if _is_longer(before, config) else "resumed"
     folder.add_history(run, event, step=step, changes=changes)
-    is_older = folder.read_schema(run) < folder.SCHEMA
-    if is_older:
-        folder.upgrade(run)
-    if changes or is_older:
+    if changes or folder.read_schema(run) < folder.SCHEMA:
         folder.write_config(run, config)
     if event == "extended":
         folder.remove_weights(run)  # no longer those of the end

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from mpelu.lab import data
+from mpelu.lab.checksums import read_tensors
 from mpelu.lab.config import Config
 from mpelu.lab.data.registry import find
 from mpelu.lab.errors import UserError, choose
 from mpelu.lab.references import check_trusted
 from mpelu.lab.run import checkpoint, files, folder
-from mpelu.lab.run.checksums import read_tensors
 from mpelu.lab.training import network
 from mpelu.lab.training.distributed import device_for
 
@@ -45,7 +45,7 @@ def load_network(
     weights: str = "final",
     device: str = "auto",
     *,
-    trust: bool | Collection[str] = False,
+    trust: bool = False,
 ) -> TrainedNetwork:
     """Loads the network of a run.
 
@@ -54,8 +54,7 @@ def load_network(
         weights: "final", the weights at the end, or the newest ones if the run hasn't ended;
             "last", the newest checkpoint; "best", the checkpoint with the lowest test error.
         device: "auto" (the GPU if there is one), "cpu" or "cuda".
-        trust: references such as "mine:net" that may be imported if the run's config names them;
-            True for all.
+        trust: import the code that the run's config names, such as "mine:net".
 
     Raises:
         UserError: if there is no such run, none of its weights can be read, or it names code that

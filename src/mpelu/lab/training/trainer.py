@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from mpelu.lab import data
+from mpelu.lab.checksums import LENGTH, check_log
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.run import checkpoint, files, folder
-from mpelu.lab.run.metrics import LENGTH, LOGS, check
+from mpelu.lab.run.metrics import LOGS
 from mpelu.lab.run.writer import RunWriter
 from mpelu.lab.training import network
 from mpelu.lab.training.display import Display, LogDisplay, Progress
@@ -188,9 +189,9 @@ class Trainer:
         """
         try:
             if contents["config"] != self.config.fingerprint():
-                raise checkpoint.CheckpointError(checkpoint.OTHER_SETTINGS)
+                raise checkpoint.CheckpointError("it belongs to a run with other settings")
             for name in LOGS:
-                if problem := check(self.run / name, contents["logs"][name]):
+                if problem := check_log(self.run / name, contents["logs"][name]):
                     raise checkpoint.CheckpointError(problem)
             self.model.load_state_dict(contents["model"])
             if self.result is not self.model:
@@ -203,13 +204,10 @@ class Trainer:
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
             raise checkpoint.CheckpointError(str(error).splitlines()[0]) from None
 
-    def restore(self, before: Config) -> None:
+    def restore(self) -> None:
         """Continues from the newest usable checkpoint of the run folder, if there is any.
 
-        Checkpoints that can't be used are renamed. One of an older format is written anew.
-
-        Args:
-            before: the config of the run folder, which may be shorter.
+        Checkpoints that can't be used are renamed.
 
         Raises:
             UserError: if there are checkpoints, but none can be used.
@@ -217,11 +215,9 @@ class Trainer:
         if self.world.is_main:
             folder.make_directories(self.run)
         unusable: list[Path] = []
-        found: dict[str, Any] = {}
         for path in list(checkpoint.candidates(self.run)):
             try:
-                found = checkpoint.load(path)
-                self.load_state_dict(checkpoint.migrate(found, before))
+                self.load_state_dict(checkpoint.load(path))
                 break
             except checkpoint.CheckpointError as error:
                 unusable.append(path)
@@ -233,11 +229,8 @@ class Trainer:
         if self.world.is_main:
             for path in unusable:
                 checkpoint.set_aside(path)
-            step, is_best = self.state.step, self.state.best_step == self.state.step
-            if step and found["format"] != checkpoint.FORMAT:
-                checkpoint.save(self.run, step, checkpoint.migrate(found, before), best=is_best)
-            elif step and is_best:
-                checkpoint.mark_best(self.run, step)
+            if self.state.step and self.state.best_step == self.state.step:
+                checkpoint.mark_best(self.run, self.state.step)
 
     def fit(self) -> Outcome:
         """Trains to the end, or until a signal or a divergence stops it."""

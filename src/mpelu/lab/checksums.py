@@ -1,22 +1,27 @@
-"""Checksums inside the files of a run folder, so that damage is noticed when a file is read.
+"""Checksums, so that damage to a file that the lab wrote is noticed when it is read.
 
-A JSON object ends with an entry "sha256", the digest of all bytes before it. A safetensors file has
-it in its metadata: the digest of the file with zeros in place of the digest. The metadata is a
-single entry, because safetensors writes several in any order, and files have to be equal to the
-bit. Files of older versions have no checksum and are read all the same.
+Every checksum is a SHA-256, and its place depends on the kind of file:
+
+- A JSON object ends with an entry "sha256", the digest of all bytes before it.
+- A safetensors file has it in its metadata: the digest of the file with zeros in place of the
+  digest. The metadata is a single entry, because safetensors writes several in any order, and files
+  have to be equal to the bit.
+- A log, which grows by a line at a time, has its length and digest in a record beside it: in
+  status.json and in every checkpoint.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpelu.lab.errors import one_line
-from mpelu.lab.reading import parse_object, read_bytes
+from mpelu.lab.reading import open_regular, parse_object, read_bytes
 
 WRONG = "is damaged: its checksum is wrong"
 MISSING = "is damaged: its checksum is missing"
@@ -28,6 +33,20 @@ _BLANK = b"0" * 64
 _DAMAGED = (ValueError, KeyError, TypeError, RuntimeError, OverflowError, AttributeError)
 """What reading arbitrary bytes as tensors raises."""
 _SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n\}\n\Z')
+_LONGEST_SEAL = 100
+"""Bytes at the end of a file."""
+LENGTH, DIGEST = "length", "sha256"
+"""What is recorded about a log: bytes, and their SHA-256."""
+_CHUNK = 1 << 20
+
+
+def digest(*parts: Any) -> str:
+    """Returns the SHA-256 of strings, bytes and contiguous numpy arrays in hexadecimal."""
+    total = hashlib.sha256()
+    for part in parts:
+        # File names may contain bytes that aren't UTF-8.
+        total.update(os.fsencode(part) if isinstance(part, str) else part)
+    return total.hexdigest()
 
 
 def seal_json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
@@ -65,7 +84,7 @@ def unseal_json(
     stated = value.pop(_KEY, None)
     if not compare:
         return value
-    found = _SEAL.search(data)
+    found = _SEAL.search(data, max(0, len(data) - _LONGEST_SEAL))
     if found is None:
         if required or stated is not None:
             raise ValueError(f"{name} {MISSING if stated is None else WRONG}")
@@ -152,3 +171,31 @@ def _check(data: bytes, name: str, required: bool) -> dict[str, Any]:
     if total.hexdigest().encode() != stated:
         raise _DamagedTensors(f"{name} {WRONG}")
     return about
+
+
+def record_log(path: Path, length: int | None = None) -> dict[str, Any]:
+    """Length and SHA-256 of the first bytes of a log, or of all of it."""
+    length = path.stat().st_size if length is None else length
+    return {LENGTH: length, DIGEST: hash_start(path, length).hexdigest()}
+
+
+def check_log(path: Path, record: dict[str, Any]) -> str:
+    """What is wrong with a log of which a record was kept, in words; empty if nothing is."""
+    try:
+        if path.stat().st_size < record[LENGTH]:
+            return f"{path.name} is shorter than it was then"
+        return "" if record_log(path, record[LENGTH]) == record else f"{path.name} {WRONG}"
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{path.name} can't be checked: {error!r}"
+
+
+def hash_start(path: Path, length: int) -> Any:
+    """The SHA-256 object of the first bytes of a file, to be updated with what is appended."""
+    total = hashlib.sha256()
+    with open_regular(path) as file:
+        while length > 0 and (block := file.read(min(length, _CHUNK))):
+            total.update(block)
+            length -= len(block)
+    return total
