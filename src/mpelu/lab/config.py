@@ -133,6 +133,11 @@ class Config:
         None, "use only the first N training images", _DATA, label="training images", least=1,
         unset="all",
     )  # fmt: skip
+    validation: float = _field(
+        0.0, "share of the training images to keep out of training, drawn by --seed; the best "
+        "weights are then chosen on them, and the test images are tested once, at the end", _DATA,
+        label="share of validation images", least=0, below=1,
+    )  # fmt: skip
     test_limit: int | None = _field(
         None, "use only the first N test images", _DATA, label="test images", least=1, unset="all"
     )
@@ -298,7 +303,8 @@ class Config:
         50, "steps between progress lines and entries of metrics.jsonl", _EXECUTION, least=1
     )
     test_every: int | None = _field(
-        None, "epochs (or iterations) between tests", _EXECUTION, least=1,
+        None, "epochs (or iterations) between tests (on the validation images if there are any)",
+        _EXECUTION, least=1,
         unset="1 epoch, or 1000 iterations",
     )  # fmt: skip
     checkpoint_every: int = _field(
@@ -450,7 +456,7 @@ TYPES: dict[str, Any] = typing.get_type_hints(Config)
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(Config)}
 _FIELDS_1 = frozenset(FIELDS) - {
     "data_dir", "max_pixels", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
-    "convert", "init_distribution", "init_shape", "init_sized",
+    "convert", "init_distribution", "init_shape", "init_sized", "validation",
 }  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 

@@ -69,8 +69,8 @@ def add_weights(parser: argparse.ArgumentParser, *, default: str | None = None) 
         "--weights",
         choices=WEIGHT_CHOICES,
         default=default,
-        help="the final weights, those with the lowest test error, or those of the last "
-        "checkpoint (default: final)",
+        help="the final weights, those with the lowest validation error (test error, if the run "
+        "has no validation images), or those of the last checkpoint (default: final)",
     )
 
 

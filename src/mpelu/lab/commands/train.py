@@ -22,8 +22,9 @@ examples:
   mpelu train --model resnet-20 --activation mpelu --epochs 5 --out runs/first
   mpelu train --resume runs/first --epochs 10
   mpelu train --preset resnet-cifar --model mpelu-resnet-a-110 --data-dir ~/data
+  mpelu train --model resnet-20 --validation 0.1
 
-presets:
+presets (as in the paper: all training images, and the test error of the last epoch):
 """
 
 

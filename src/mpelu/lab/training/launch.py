@@ -243,6 +243,7 @@ def _outcome(run: Path) -> Outcome | None:
         step=status.get("step", 0),
         test_error=status.get("test_error"),
         best_error=status.get("best_error"),
+        validation_error=status.get("validation_error"),
         exit_code=DIVERGED if status["state"] == "diverged" else 0,
     )
 

@@ -52,7 +52,8 @@ def load_network(
     Args:
         run: the run folder.
         weights: "final", the weights at the end, or the newest ones if the run hasn't ended;
-            "last", the newest checkpoint; "best", the checkpoint with the lowest test error.
+            "last", the newest checkpoint; "best", the checkpoint with the lowest
+            validation error (test error, if the run has no validation images).
         device: "auto" (the GPU if there is one), "cpu" or "cuda".
         trust: references such as "mine:net" that may be imported if the run's config names them;
             True for all.

@@ -54,11 +54,13 @@ class Outcome:
     message: str
     step: int
     test_error: float | None
-    """In %, of the last test."""
+    """In %, of the last test; with validation images there is one test, at the end."""
     best_error: float | None
-    """In %, the lowest of all tests."""
+    """In %, the lowest validation error, or the lowest test error without validation images."""
     exit_code: int
     """0 if it finished, 1 if it diverged, 130 after Ctrl-C or 143 after SIGTERM."""
+    validation_error: float | None = None
+    """In %, the last one; None without validation images."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -88,6 +90,7 @@ class State:
     test_error: float | None = None
     best_error: float | None = None
     best_step: int | None = None
+    validation_error: float | None = None
     since_epoch: Means = field(default_factory=Means)
     since_log: Means = field(default_factory=Means)
 
@@ -199,6 +202,8 @@ class Trainer:
             if self.gradient_step.scaler.is_enabled():
                 self.gradient_step.scaler.load_state_dict(contents["scaler"])
             self.state = State.from_values(contents["state"])
+            if self.dataset.validation_count and self.state.step < self.schedule.steps:
+                self.state.test_error = None  # the end of a run that is extended is yet to come
             self.writer.lengths = {name: contents["logs"][name][LENGTH] for name in LOGS}
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
             raise checkpoint.CheckpointError(str(error).splitlines()[0]) from None
@@ -404,8 +409,15 @@ class Trainer:
         self.world.broadcast_buffers(self.model)
         if self.result is not self.model:
             self.world.broadcast_buffers(self.result)
-        loss, error = evaluate(self.result, self.dataset, self.config, self.world)
-        state.test_error = error
+        measured: dict[str, float] = {}
+        if self.dataset.validation_count:
+            loss, error = self._evaluate("validation")
+            state.validation_error = error
+            measured = {"validation_loss": loss, "validation_error": error}
+        if not measured or state.step == self.schedule.steps:
+            loss, state.test_error = self._evaluate("test")
+            measured |= {"test_loss": loss, "test_error": state.test_error}
+        error = measured.get("validation_error", measured.get("test_error", math.inf))
         if state.best_error is None or error < state.best_error:
             state.best_error, state.best_step = error, state.step
         train_loss, train_error = state.since_epoch.values()
@@ -413,13 +425,15 @@ class Trainer:
             **self._row("test"),
             "train_loss": train_loss,
             "train_error": train_error,
-            "test_loss": loss,
-            "test_error": error,
+            **measured,
             "lr": lr,
         }
         self.writer.metrics(row)
         self._write_status("running", "")
         self.display.test(row)
+
+    def _evaluate(self, split: str) -> tuple[float, float]:
+        return evaluate(self.result, self.dataset, self.config, self.world, split)
 
     def _row(self, kind: str) -> dict[str, Any]:
         step = self.state.step
@@ -442,6 +456,7 @@ class Trainer:
             "test_error": now.test_error,
             "best_error": now.best_error,
             "best_step": now.best_step,
+            **({"validation_error": now.validation_error} if self.dataset.validation_count else {}),
         }
 
     def _outcome_of(self, ended: Divergence | int | None) -> Outcome:
@@ -452,6 +467,11 @@ class Trainer:
             message = (
                 f"finished after {plural(now.step, 'step')}: test error {now.test_error:.2f} %"
             )
+            if now.validation_error is not None:
+                message += (
+                    f", validation error {now.validation_error:.2f} % (lowest "
+                    f"{now.best_error:.2f} % after step {now.best_step})"
+                )
         elif isinstance(ended, Divergence):
             state, code, message = "diverged", DIVERGED, str(ended)
             more = {"diverged": asdict(ended)}
@@ -469,6 +489,7 @@ class Trainer:
             test_error=now.test_error,
             best_error=now.best_error,
             exit_code=code,
+            validation_error=now.validation_error,
         )
 
     def _smallest_part(self) -> int:
