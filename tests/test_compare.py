@@ -349,7 +349,8 @@ def test_a_diverged_run_loses_its_pair_and_the_verdict_starts_with_it(
     difference: str,
 ) -> None:
     found = compared(errors(*mpelu), errors(*relu))
-    start, said = found.headline.split("; ")
+    start, said, rate = found.headline.split("; ")
+    assert rate.startswith("learning rate 0.1 for all, which may favor an activation")
     counts = [sum(each is None for each in values) for values in (relu, mpelu)]
     words = [f"{count} of 5 runs" if count else "none" for count in counts]
     mine = f" and MPELU in {words[1]}" if counts[1] else ""

@@ -94,7 +94,7 @@ def test_no_validation_image_is_trained_on_and_no_test_image_is_seen_before_the_
 
 
 def test_each_class_gives_its_share_by_the_seed(arrays: Path) -> None:
-    drawn = {}
+    drawn: dict[int, list[int]] = {}
     for seed in (0, 0, 1):
         data = load(config(arrays, seed=seed), CPU)
         assert (data.train_count, data.validation_count, data.test_count) == (72, 24, 20)

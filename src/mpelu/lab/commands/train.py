@@ -24,7 +24,7 @@ examples:
   mpelu train --preset resnet-cifar --model mpelu-resnet-a-110 --data-dir ~/data
   mpelu train --model resnet-20 --validation 0.1
 
-presets (as in the paper: all training images, and the test error of the last epoch):
+presets (all training images, the last epoch's test error, as in the paper):
 """
 
 

@@ -184,6 +184,14 @@ def load(
     return build(config, device, splits)
 
 
+def has_validation(config: Config) -> bool:
+    """Whether the data comes with validation images of its own."""
+    info = find(config.data)
+    if info.name != "folder":  # no other data does
+        return False
+    return info.read(info, _data_dir(config, info)).validation is not None
+
+
 def with_image_size(config: Config, splits: Splits) -> Config:
     """The config with the size of the images, where only the data says what it is."""
     if config.image_size is not None:

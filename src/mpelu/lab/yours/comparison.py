@@ -8,7 +8,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +21,27 @@ from mpelu.lab.references import is_reference
 from mpelu.lab.run import files
 from mpelu.lab.run.folder import migrate_config
 from mpelu.lab.studies.study import Options, Setting, Study
-from mpelu.lab.yours.costs import ArmCost, measure, steps_within
+from mpelu.lab.yours.costs import (
+    FEWEST_STEPS,
+    SHARE,
+    ArmCost,
+    measure,
+    steps_of_search,
+    steps_within,
+)
 from mpelu.lab.yours.model import OWN, read_model
 
 if TYPE_CHECKING:
     from mpelu.lab.studies.gather import Gathered
     from mpelu.lab.studies.results import Result
+    from mpelu.lab.yours.rates import Rate
 
 PLAN = "comparison.json"
 FORMAT = 1
 _TESTS = 10
 """Tests per run, so that the curves have a shape."""
-_FEWEST_STEPS = 10
+_FEWEST_TO_SEARCH = int(FEWEST_STEPS / SHARE)
+"""Steps per run from which a search for learning rates makes sense."""
 _LOOKED_AT = 200
 """Photographs whose sizes are looked at."""
 
@@ -79,7 +88,8 @@ class ModelComparison:
     """What is compared, and for how long each run trains."""
 
     config: Config
-    """Of every run, but for activation, initialization and seed."""
+    """Of every run, but for activation, initialization and seed. Where learning rates are searched
+    for, its learning rate is where the search starts."""
     arms: tuple[Arm, ...]
     """The first is what the others are compared with."""
     seeds: int
@@ -90,6 +100,16 @@ class ModelComparison:
     """What couldn't be swapped."""
     asked: dict[str, list[str]]
     """The names that were given; the model's own activation may have been added to them."""
+    search_steps: int = 0
+    """Steps of a run that searches for a learning rate; 0 to train all arms with the same one."""
+    has_validation: bool = False
+    """Whether the data has validation images of its own."""
+    rates: dict[str, Rate] = field(default_factory=dict)
+    """By the name of the arm, once they are found."""
+
+    def lr(self, arm: Arm) -> float:
+        """The learning rate of an arm."""
+        return self.rates[arm.name].value if arm.name in self.rates else self.config.lr
 
     def study(self, summarize: Callable[[ModelComparison, Gathered], Result]) -> Study:
         """The study that trains every arm with every seed.
@@ -102,7 +122,7 @@ class ModelComparison:
                 name=arm.name,
                 labels=(arm.label, arm.init),
                 paper="",
-                config=arm.config(self.config),
+                config=replace(arm.config(self.config), lr=self.lr(arm)),
             )
             for arm in self.arms
         ]
@@ -130,6 +150,8 @@ class ModelComparison:
             "costs": {name: asdict(cost) for name, cost in self.costs.items()},
             "notes": list(self.notes),
             "asked": self.asked,
+            "search_steps": self.search_steps,
+            "has_validation": self.has_validation,
         }
 
 
@@ -142,6 +164,7 @@ def plan(
     jobs: int,
     out: Path,
     say: Say,
+    search: bool | None = None,
 ) -> ModelComparison:
     """The comparison that the directory holds, or a new one, which is written there.
 
@@ -149,7 +172,7 @@ def plan(
     slowest arm has time for. All arms get the same number, and a resumed comparison keeps it.
 
     Args:
-        config: of every run; its length is set here.
+        config: config of every run; its length is set here.
         names: of activations; "own" is the model as it comes, and is added as the first unless
             one of the names is its activation.
         inits: initializations, each for every activation.
@@ -159,6 +182,8 @@ def plan(
         jobs: runs at a time.
         out: directory of the comparison.
         say: receives a line for each step that may take long.
+        search: whether each arm's learning rate is searched for, or all are trained with that of
+            the config; None to search if the budget has room for it.
 
     Raises:
         UserError: if something doesn't fit, or the directory holds another comparison.
@@ -166,11 +191,19 @@ def plan(
     if seeds < 1:
         raise UserError(f"expected a number >= 1, got {seeds}", field="seeds")
     limit = parse_budget(budget)
+    if search and isinstance(limit, int) and limit < _FEWEST_TO_SEARCH:
+        raise UserError(
+            f"auto requires a budget of at least {_FEWEST_TO_SEARCH} steps, got {budget!r}; give "
+            "one rate, such as --lr 0.1",
+            field="lr",
+        )
     _check_names(names, inits)
     asked = {"activations": list(names), "inits": list(inits)}
     found = _read(out)
     if found is not None:
-        return _resumed(found, config, asked, seeds, budget, out)
+        return _resumed(found, config, asked, seeds, budget, out, search)
+    from mpelu.lab.data.dataset import has_validation
+
     begun = time.monotonic()
     config, sized = _with_image_size(config)
     say(sized or "reading the data and the model")
@@ -185,11 +218,22 @@ def plan(
     costs = measure(config, arms, jobs, say)
     runs = len(arms) * seeds
     spent = time.monotonic() - begun
-    steps = limit if isinstance(limit, int) else steps_within(limit - spent, costs, runs, jobs)
-    if steps < _FEWEST_STEPS and not isinstance(limit, int):
+
+    def steps_of(searched: int) -> int:
+        if isinstance(limit, int):
+            return limit
+        return steps_within(limit - spent, costs, runs, jobs, searched)
+
+    steps = steps_of(0 if search is False else len(arms))
+    if search is None:
+        search = steps >= _FEWEST_TO_SEARCH
+        steps = steps if search else steps_of(0)
+    fewest = _FEWEST_TO_SEARCH if search else FEWEST_STEPS
+    if steps < fewest and not isinstance(limit, int):
+        kind = " after a search for learning rates (--lr 0.1 needs none)" if search else ""
         raise UserError(
-            f"expected time for {_FEWEST_STEPS} steps or more in each of {runs} "
-            f"runs, got {budget!r}, enough for {max(0, steps)}",
+            f"expected time for {fewest} steps or more in each of {runs} runs{kind}, got "
+            f"{budget!r}, enough for {max(0, steps)}",
             field="budget",
         )
     made = ModelComparison(
@@ -206,6 +250,8 @@ def plan(
         costs=costs,
         notes=(*([sized] if sized else []), *found_in.notes),
         asked=asked,
+        search_steps=steps_of_search(steps) if search else 0,
+        has_validation=has_validation(config),
     )
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -353,6 +399,7 @@ def _resumed(
     seeds: int,
     budget: str,
     out: Path,
+    search: bool | None,
 ) -> ModelComparison:
     try:
         # A plan has no schema; one of schema 3 is read as before, and a newer one stays as it is.
@@ -365,6 +412,9 @@ def _resumed(
             costs={name: ArmCost(**each) for name, each in found["costs"].items()},
             notes=tuple(found["notes"]),
             asked=dict(found["asked"]),
+            # Plans of earlier versions have neither.
+            search_steps=int(found.get("search_steps", 0)),
+            has_validation=bool(found.get("has_validation", False)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{out / PLAN}: damaged: {one_line(error)}", field="out") from error
@@ -374,6 +424,10 @@ def _resumed(
     )
     now |= {**asked, "budget": budget}
     then |= {**kept.asked, "budget": kept.budget}
+    if kept.search_steps:
+        then["lr"] = "auto"
+    if search or (search is None and kept.search_steps):
+        now["lr"] = "auto"
     for name, value in now.items():
         if then.get(name) != value:
             raise UserError(
