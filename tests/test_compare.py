@@ -252,6 +252,10 @@ def test_small_photographs_keep_their_size_and_the_size_is_said(
     assert said in planned.notes
     assert image_sizes(planned.config)[1] == seen
     assert plan(config, *asked, told.append) == planned  # resumed
+    with pytest.raises(UserError, match="holds a comparison with --image-size"):
+        plan(replace(config, image_size=16), *asked, told.append)
+    chosen = replace(config, image_size=20, crop=16)
+    assert image_sizes(plan(chosen, *asked[:-1], Path("other"), told.append).config) == (20, 16)
 
 
 MPELU, RELU = Arm(activation="mpelu", init="own"), Arm(activation="relu", init="own")
@@ -499,7 +503,7 @@ def test_help_names_every_initialization_and_the_schedule_in_force(
     with pytest.raises(SystemExit):
         cli.main(["compare", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "own, taylor, exact, critical, deep, msra, xavier, gaussian, lsuv (default: own)" in said
+    assert "own, exact, taylor, critical, deep, msra, xavier, gaussian, lsuv (default: own)" in said
     assert "package.module:factory (default: cosine)" in said
     assert "milestones" not in said
 

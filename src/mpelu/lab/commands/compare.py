@@ -25,8 +25,9 @@ from mpelu.lab.errors import UserError
 from mpelu.lab.schedules import SCHEDULES
 
 _FIELDS = (
-    "data_dir", "model_options", "batch_size", "optimizer", "weight_decay", "warmup",
-    "augment", "validation", "train_limit", "test_limit",
+    "data_dir", "image_size", "crop", "model_options", "batch_size", "optimizer", "momentum",
+    "weight_decay", "warmup", "augment", "validation", "train_limit", "test_limit", "precision",
+    "device",
 )  # fmt: skip
 _SCHEDULES = [name for name in SCHEDULES if name != "steps"]  # there are no --milestones
 _EXAMPLES = """\
@@ -98,13 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
     from mpelu.lab.yours.verdict import summarize
 
     fields = given(arguments)
-    for name in ("model", "data"):  # not the options of a run
-        fields.pop(name, None)
-    place = comparison.data_of(arguments.data, fields.pop("data_dir", None))
+    fields.pop("model", None)  # a positional argument, which isn't the option of a run
     lr = fields.pop("lr", None)
     if lr not in (None, "auto"):
         fields["lr"] = lr
-    config = Config(model=arguments.model, **{**fields, **place})
+    config = Config(model=arguments.model, **fields)
     default = Path("out/compare") / arguments.model.replace(":", ".")
     execution = execution_of(
         arguments, out=arguments.out or default, jobs=arguments.jobs or os.cpu_count() or 1

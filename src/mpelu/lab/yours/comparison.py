@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from mpelu import activations
 from mpelu.lab.config import Config
 from mpelu.lab.data import registry
-from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.errors import UserError, choose, flag, one_line
 from mpelu.lab.references import is_reference
 from mpelu.lab.run import files
@@ -331,24 +330,6 @@ def parse_budget(text: str) -> float | int:
     return number * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def data_of(text: str, data_dir: str | None) -> dict[str, str | None]:
-    """The fields of a config for what --data names: a data set, a reference or a directory.
-
-    Raises:
-        UserError: if it is none of these.
-    """
-    if text in DATA_SETS or is_reference(text):
-        return {"data": text, "data_dir": data_dir}
-    folder = Path(text).expanduser()
-    if folder.is_dir():
-        if data_dir is not None:
-            raise UserError(f"can't be combined with the directory --data {text}", field="data_dir")
-        kind = "npz" if (folder / "train.npz").is_file() else "folder"
-        return {"data": kind, "data_dir": str(folder)}
-    choose("data", text, DATA_SETS, noun="data set or directory")
-    raise AssertionError
-
-
 def _check_names(names: Sequence[str], inits: Sequence[str]) -> None:
     for name in names:
         if name != OWN and not is_reference(name):
@@ -405,7 +386,7 @@ def _resumed(
         # A plan has no schema; one of schema 3 is read as before, and a newer one stays as it is.
         before = Config.from_values(migrate_config({**found["config"], "schema": 3}))
         kept = ModelComparison(
-            config=replace(before, data_dir=config.data_dir),
+            config=replace(before, data_dir=config.data_dir, device=config.device),
             arms=tuple(Arm(**each) for each in found["arms"]),
             seeds=max(seeds, int(found["seeds"])),
             budget=str(found["budget"]),
@@ -424,6 +405,8 @@ def _resumed(
     )
     now |= {**asked, "budget": budget}
     then |= {**kept.asked, "budget": kept.budget}
+    if config.image_size is not None:  # otherwise the plan may have chosen one
+        now["image_size"], then["image_size"] = config.image_size, before.image_size
     if kept.search_steps:
         then["lr"] = "auto"
     if search or (search is None and kept.search_steps):
