@@ -157,7 +157,7 @@ def test_every_field_has_an_option_that_shows_its_default() -> None:
     assert texts["nesterov"].endswith("(default: no)")
     assert texts["train_limit"].endswith("(default: all)")
     assert texts["data"] == (
-        "data set: digits, cifar10, cifar100, folder or npz, or package.module:factory "
-        "(default: digits)"
+        "data set: digits, cifar10, cifar100, folder or npz, a directory of images or arrays, or "
+        "package.module:factory (default: digits)"
     )
     assert all(choice in texts["precision"] for choice in ("fp32", "bf16", "fp16"))

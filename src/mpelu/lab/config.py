@@ -102,8 +102,8 @@ class Config:
     """
 
     data: str = _field(
-        "digits", "data set", _COMMON, choices=DATA, noun="data set",
-        hint=DATA_HINT, costs=True, extensible=True,
+        "digits", f"data set: {listed(DATA)}, a directory of images or arrays", _COMMON,
+        choices=DATA, noun="data set", hint=DATA_HINT, costs=True, extensible=True,
     )  # fmt: skip
     data_dir: str | None = _field(
         None, "directory the data is in or is downloaded to", _COMMON, decides=False
@@ -190,6 +190,10 @@ class Config:
     init_std: float = _field(
         0.01, "standard deviation of --init gaussian", _NETWORK,
         label="standard deviation of the initialization", above=0,
+    )  # fmt: skip
+    initial_weights: str | None = _field(
+        None, "run folder or file to take weights from, where names and shapes agree; the others "
+        "are as --init sets them", _NETWORK, label="initial weights",
     )  # fmt: skip
     linear_std: tuple[float, ...] | None = _field(
         None, "standard deviation of each linear layer's weights", _NETWORK,
@@ -457,6 +461,7 @@ _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each
 _FIELDS_1 = frozenset(FIELDS) - {
     "data_dir", "max_pixels", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
     "convert", "init_distribution", "init_shape", "init_sized", "validation",
+    "initial_weights",
 }  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 

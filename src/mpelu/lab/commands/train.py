@@ -58,6 +58,13 @@ def add(subparsers: Any) -> None:
     )
     add_trust(parser)
     parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events")
+    parser.add_argument(
+        "--logger",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="hand metrics to loggers of your own, package.module:factory, for example to W&B",
+    )
     parser.add_argument("--quiet", action="store_true", help="print only errors")
     for group in GROUPS:
         names = [name for name, info in FIELDS.items() if info.group == group]
@@ -86,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         "mirror": arguments.mirror,
         "display": None if arguments.quiet else for_terminal(),
         "tensorboard": arguments.tensorboard,
+        "loggers": arguments.logger,
     }
     if config is None:
         outcome = resume(arguments.resume, changes=values, trust=arguments.trust, **how)

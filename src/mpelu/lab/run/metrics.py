@@ -7,21 +7,29 @@ the next; it is kept apart so that the metrics of a resumed run are equal byte f
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab import atomic
 from mpelu.lab.reading import open_regular, parse_lines, read_bytes
 from mpelu.lab.run.checksums import WRONG
 
 METRICS = "metrics.jsonl"
+CSV = "metrics.csv"
 SPEED = "speed.jsonl"
 LOGS = (METRICS, SPEED)
 LENGTH, DIGEST = "length", "sha256"
 """What is recorded about a log in status.json, and in checkpoints: bytes, and their SHA-256."""
 _CHUNK = 1 << 20
+_COLUMNS = (
+    "kind", "step", "epoch", "loss", "error", "train_loss", "train_error", "validation_loss",
+    "validation_error", "test_loss", "test_error", "lr",
+)  # fmt: skip
 
 
 class Log:
@@ -105,6 +113,19 @@ def read_rows(path: Path, record: object = None) -> tuple[list[dict[str, Any]], 
     if damaged:
         problem = f"{path.name}: {damaged} of {len(rows) + damaged} lines can't be read"
     return rows, problem
+
+
+def write_csv(run: Path) -> None:
+    """Writes the rows of metrics.jsonl as metrics.csv, if the disk lets it."""
+    rows, _ = read_rows(run / METRICS)
+    names = {name for row in rows for name in row}
+    columns = [name for name in _COLUMNS if name in names]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    with contextlib.suppress(OSError):  # all of it is in metrics.jsonl
+        atomic.write(run / CSV, text.getvalue(), durable=False)
 
 
 def _hash(path: Path, length: int) -> Any:

@@ -8,7 +8,7 @@ Under torchrun all processes call these functions alike, and the main one writes
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ def train(
     display: Display | None = None,
     mirror: str | None = None,
     tensorboard: bool = False,
+    loggers: Sequence[str] = (),
 ) -> Outcome:
     """Trains a network from the start.
 
@@ -47,6 +48,7 @@ def train(
         display: shows progress; by default, messages go to the logger "mpelu.lab".
         mirror: URL to download data from, instead of the official one.
         tensorboard: also write TensorBoard events to RUN/tensorboard.
+        loggers: loggers of your own, each as package.module:factory; see docs/training.md.
 
     Raises:
         UserError: for anything that can't work, before the folder is made; later, if the disk is
@@ -61,7 +63,7 @@ def train(
         check_installed()
     with session(config) as world:
         world.on_main(lambda: folder.check_new(run))
-        return _begin(Trainer(config, run, world, display, mirror, tensorboard))
+        return _begin(Trainer(config, run, world, display, mirror, tensorboard, loggers))
 
 
 def resume(
@@ -71,6 +73,7 @@ def resume(
     display: Display | None = None,
     mirror: str | None = None,
     tensorboard: bool = False,
+    loggers: Sequence[str] = (),
     trust: bool | Collection[str] = False,
 ) -> Outcome:
     """Continues a run that was stopped, or extends one that has finished.
@@ -86,6 +89,7 @@ def resume(
         display: as for `train`.
         mirror: as for `train`.
         tensorboard: as for `train`.
+        loggers: as for `train`.
         trust: references such as "mine:net" that may be imported if the run's config names them;
             True for all. Those in `changes` are trusted.
 
@@ -117,7 +121,7 @@ def resume(
             return ended
         free = {name for name, info in FIELDS.items() if not info.decides}  # can be given
         with naming(run, {*free, *(changes or ())}):
-            trainer = Trainer(config, run, world, display, mirror, tensorboard)
+            trainer = Trainer(config, run, world, display, mirror, tensorboard, loggers)
         return _continue(trainer, before)
 
 
@@ -132,6 +136,8 @@ def _begin(trainer: Trainer) -> Outcome:
         trainer.schedule,
         trainer.world,
     )
+    if trainer.starting:
+        settings["initial weights"] = trainer.starting
     trainer.world.on_main(
         lambda: folder.create(
             trainer.run,

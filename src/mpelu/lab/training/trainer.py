@@ -7,7 +7,7 @@ import copy
 import math
 import signal
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from mpelu.lab import data
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.run import checkpoint, files, folder
+from mpelu.lab.run.loggers import check as check_loggers
 from mpelu.lab.run.metrics import LENGTH, LOGS, check
 from mpelu.lab.run.writer import RunWriter
 from mpelu.lab.training import network
@@ -35,6 +36,7 @@ from mpelu.lab.training.optimizers import (
 from mpelu.lab.training.schedule import Schedule
 from mpelu.lab.training.seeds import derive, epoch_batches
 from mpelu.lab.training.session import stop_signals
+from mpelu.lab.training.starting import load_initial
 from mpelu.lab.training.step import BatchSums, GradientStep
 
 EXAMPLE_IMAGES = 128
@@ -113,6 +115,7 @@ class Trainer:
         display: shows progress; None sends messages to the logger "mpelu.lab".
         mirror: URL to download data from, instead of the official one.
         tensorboard: also write TensorBoard events.
+        loggers: loggers of the user's own, as package.module:factory.
 
     Raises:
         UserError: if data, network and settings don't fit together.
@@ -126,8 +129,10 @@ class Trainer:
         display: Display | None = None,
         mirror: str | None = None,
         tensorboard: bool = False,
+        loggers: Sequence[str] = (),
     ) -> None:
         network.check_name(config)  # before what may be a long download
+        check_loggers(loggers)
         self.config, self.run, self.world = config, run, world
         self.dataset = world.main_first(
             lambda: data.load(
@@ -141,6 +146,10 @@ class Trainer:
         channels, size = self.dataset.channels, self.dataset.size
         example = example_images(config, self.dataset)
         self.model = network.build(config, len(self.dataset.classes), channels, size, example)
+        self.starting = ""
+        """Which weights the network starts from, in words, if they are not those of `init`."""
+        if config.initial_weights is not None and not any(checkpoint.candidates(run)):
+            self.starting = load_initial(self.model, config.initial_weights)
         classes = len(self.dataset.classes)
         network.check_size(self.model, channels, size, self._smallest_part(), classes)
         self.optimizer = build_optimizer(self.model, config, channels, size)
@@ -156,7 +165,13 @@ class Trainer:
             self.model.compile()
         self.gradient_step = GradientStep.of(self.model, config, world, self.schedule.steps)
         self.state = State()
-        self.writer = RunWriter(run, enabled=world.is_main, write_events=tensorboard)
+        self.writer = RunWriter(
+            run,
+            enabled=world.is_main,
+            write_events=tensorboard,
+            loggers=loggers,
+            config=asdict(config),
+        )
         self.display = (display or LogDisplay()) if world.is_main else Display()
         self.display.unit = "epoch" if config.iterations is None else "step"
         self.signals: list[int] = []
