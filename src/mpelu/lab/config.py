@@ -297,6 +297,10 @@ class Config:
     threads: int | None = _field(
         None, "CPU threads", _EXECUTION, unset="torch's choice", least=1, most=1024, decides=False
     )
+    workers: int | None = _field(
+        None, "processes that decode image files; 0 decodes in the training process", _EXECUTION,
+        least=0, most=1024, decides=False, unset="one per core, at most 16, and at most --threads",
+    )  # fmt: skip
     device: str = _field(
         "auto", "auto (the GPU if there is one), cpu or cuda", _EXECUTION, choices=DEVICES,
         decides=False,
@@ -461,7 +465,7 @@ _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each
 _FIELDS_1 = frozenset(FIELDS) - {
     "data_dir", "max_pixels", "optimizer", "schedule", "label_smoothing", "clip_norm", "ema",
     "convert", "init_distribution", "init_shape", "init_sized", "validation",
-    "initial_weights",
+    "initial_weights", "workers",
 }  # fmt: skip
 """The fields of the first schema. A field added later is to be taken out here."""
 

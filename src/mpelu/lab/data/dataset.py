@@ -82,6 +82,11 @@ class Dataset:
         self._test = test
         self._random_crop = random_crop
 
+    def close(self) -> None:
+        """Ends the worker processes, which otherwise stay until the data set is gone."""
+        if isinstance(self._train, FileReader):
+            self._train.close()
+
     def describe(self) -> dict[str, Any]:
         """Returns name, classes, shape, counts and fingerprint, for the run folder."""
         names = (
@@ -266,7 +271,15 @@ def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
     if isinstance(train, ImageFiles):
         channels = find(config.data).channels
         files = [
-            FileReader(each, image_size, channels, device, config.max_pixels)
+            FileReader(
+                each,
+                image_size,
+                channels,
+                device,
+                config.max_pixels,
+                workers=config.workers,
+                persists=each is given[0],  # the others are read once per test
+            )
             for each in given
             if isinstance(each, ImageFiles)
         ]

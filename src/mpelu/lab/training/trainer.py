@@ -273,6 +273,7 @@ class Trainer:
             raise
         finally:
             self.writer.close()
+            self.dataset.close()
             self.display.close()
 
     def _loop(self) -> Divergence | int | None:
