@@ -68,7 +68,7 @@ def test_there_is_a_test_each_epoch_or_each_thousand_iterations() -> None:
             "data: unknown data set 'imagenet'; choose digits, cifar10, cifar100, folder or npz "
             "(use folder for ImageNet)",
         ),
-        ({"device": "mps"}, "device: unknown value 'mps'; choose auto, cpu or cuda"),
+        ({"device": "opencl"}, "device: unknown value 'opencl'; choose auto, cpu, cuda or mps"),
         (
             {"nesterov": True, "momentum": 0.0},
             "nesterov: expected a momentum above 0 with it, got 0",

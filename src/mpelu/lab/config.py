@@ -39,7 +39,7 @@ INIT_DISTRIBUTIONS = ("normal", "orthogonal")
 INIT_SHAPES = ("depth",)
 INIT_MODES = ("fan_in", "fan_out", "average")
 PRECISIONS = ("fp32", "bf16", "fp16")
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 GROUPS = ("common options", "data", "network", "optimization", "execution")
 """Titles on the help page, in order."""
@@ -302,7 +302,8 @@ class Config:
         least=0, most=1024, decides=False, unset="one per core, at most 16, and at most --threads",
     )  # fmt: skip
     device: str = _field(
-        "auto", "auto (the GPU if there is one), cpu or cuda", _EXECUTION, choices=DEVICES,
+        "auto", "auto (cuda if there is a GPU, otherwise cpu), cpu, cuda or mps (Apple's GPU)",
+        _EXECUTION, choices=DEVICES,
         decides=False,
     )  # fmt: skip
 

@@ -330,7 +330,13 @@ def _fit_files(
 ) -> dict[str, Tensor]:
     if config.preprocess == "none":
         return preprocessing.fit("none", ())
-    return preprocessing.fit_cached(config, fingerprint, channels, reader.sample(MAX_FITTED))
+    chunks = (_with_doubles(chunk) for chunk in reader.sample(MAX_FITTED))
+    return preprocessing.fit_cached(config, fingerprint, channels, chunks)
+
+
+def _with_doubles(images: Tensor) -> Tensor:
+    """The images where there is double precision, which Apple's GPUs lack."""
+    return images.cpu() if images.device.type == "mps" else images
 
 
 def _fit_in_memory(
@@ -339,7 +345,7 @@ def _fit_in_memory(
     info = find(config.data)
     chunks = images.split(CHUNK)
     if config.preprocess == "gcn-zca":
-        on_device = (chunk.to(device) for chunk in chunks)
+        on_device = (_with_doubles(chunk.to(device)) for chunk in chunks)
         return preprocessing.fit_cached(config, fingerprint, images.shape[1], on_device)
     if config.preprocess == "channel" and is_original and info.channel_mean and info.channel_std:
         return {"mean": torch.tensor(info.channel_mean), "std": torch.tensor(info.channel_std)}

@@ -116,7 +116,13 @@ def read_rows(path: Path, record: object = None) -> tuple[list[dict[str, Any]], 
 
 
 def write_csv(run: Path) -> None:
-    """Writes the rows of metrics.jsonl as metrics.csv, if the disk lets it."""
+    """Writes metrics.csv, if the disk lets it."""
+    with contextlib.suppress(OSError):  # all of it is in metrics.jsonl
+        atomic.write(run / CSV, csv_of(run), durable=False)
+
+
+def csv_of(run: Path) -> str:
+    """The rows of metrics.jsonl as a table, with a column for each name."""
     rows, _ = read_rows(run / METRICS)
     names = {name for row in rows for name in row}
     columns = [name for name in _COLUMNS if name in names]
@@ -124,8 +130,7 @@ def write_csv(run: Path) -> None:
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    with contextlib.suppress(OSError):  # all of it is in metrics.jsonl
-        atomic.write(run / CSV, text.getvalue(), durable=False)
+    return text.getvalue()
 
 
 def _hash(path: Path, length: int) -> Any:

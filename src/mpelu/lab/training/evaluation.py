@@ -42,8 +42,10 @@ def evaluate(
     mine = world.share(torch.arange(images_in_split))
     was_training = model.training
     model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    wrong = torch.zeros((), dtype=torch.float64, device=device)
+    # Apple's GPUs have no double precision.
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    loss = torch.zeros((), dtype=wide, device=device)
+    wrong = torch.zeros((), dtype=wide, device=device)
     count = 0
     with torch.no_grad(), autocast(config, device):
         for images, labels in read(mine.split(config.batch_size) if len(mine) else []):

@@ -54,7 +54,7 @@ def load_network(
         weights: "final", the weights at the end, or the newest ones if the run hasn't ended;
             "last", the newest checkpoint; "best", the checkpoint with the lowest
             validation error (test error, if the run has no validation images).
-        device: "auto" (the GPU if there is one), "cpu" or "cuda".
+        device: "auto" (CUDA if there is a GPU, otherwise the CPU), "cpu", "cuda" or "mps".
         trust: references such as "mine:net" that may be imported if the run's config names them;
             True for all.
 
