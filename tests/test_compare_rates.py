@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from command_helpers import refused
 
@@ -240,3 +241,20 @@ def test_a_rate_that_cannot_be_is_refused(
 ) -> None:
     few = ["--seeds", "1", "--budget", "20 steps", "--lr", rate]
     assert said in refused(command(mine, "Small,Large", *few), capsys)
+
+
+def test_arrays_that_are_no_squares_need_an_image_size(
+    mine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("arrays").mkdir()
+    for split in ("train", "test"):
+        images = numpy.arange(20 * 60, dtype=numpy.int64).reshape(20, 10, 6) % 256
+        labels = numpy.arange(20) % 2
+        numpy.savez(f"arrays/{split}.npz", images=images.astype(numpy.uint8), labels=labels)
+    asked = command(mine, "Small,Large", "--seeds", "1", "--budget", "2 steps")
+    asked[asked.index("digits")] = "arrays"
+    assert "--image-size: required for images of 10 x 6" in refused([*asked, "--quiet"], capsys)
+    more = ["--image-size", "8", "--momentum", "0.5", "--precision", "bf16", "--device", "cpu"]
+    assert cli.main([*asked, *more]) == 0
+    config = folder.read_config(Path(f"out/compare-full/runs/{mine}.Small-seed0"))
+    assert (config.image_size, config.momentum, config.precision) == (8, 0.5, "bf16")
