@@ -61,7 +61,8 @@ class RunWriter:
             self.status("running", **status)
             for log in self._logs.values():
                 log.cut()
-            self._loggers = Loggers(self._names, self.run, self._config, status["step"])
+            if self._names:
+                self._loggers = Loggers(self._names, self.run, self._config, status["step"])
 
     def metrics(self, row: dict[str, Any]) -> None:
         """Appends a row to metrics.jsonl."""

@@ -132,7 +132,8 @@ class Trainer:
         loggers: Sequence[str] = (),
     ) -> None:
         network.check_name(config)  # before what may be a long download
-        check_loggers(loggers)
+        if loggers:
+            check_loggers(loggers)
         self.config, self.run, self.world = config, run, world
         self.dataset = world.main_first(
             lambda: data.load(
