@@ -172,8 +172,8 @@ def test_help_loads_nothing_slow(arguments: str) -> None:
         ("train --model-options width", "--model-options: expected NAME=VALUE, got 'width'"),
         (
             "train --data mnist",
-            "--data: unknown data set 'mnist'; choose digits, cifar10, cifar100, folder or npz "
-            "(use folder for ImageNet)",
+            "--data: unknown data set or directory 'mnist'; choose digits, cifar10, cifar100, "
+            "folder or npz (use folder for ImageNet)",
         ),
         (
             "train --augment flip",
@@ -425,3 +425,42 @@ def test_a_full_disk_behind_the_output_is_an_error() -> None:
         process = start("models", program=NO_ROWS + PROGRAM, stdout=full)
         _, err = process.communicate()
     assert (process.returncode, err) == (2, "mpelu: error: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("studies", ["table9", "figure2"]),
+        ("presets", ["resnet-cifar", "plain-imagenet"]),
+        ("activations", ["mpelu", "MPELU", "relu", "α"]),
+    ],
+)
+def test_list_names_studies_presets_and_activations(
+    what: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["list", what]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in words)
+    if what == "studies":
+        assert cli.main(["list"]) == 0
+        assert capsys.readouterr().out == printed
+
+
+def test_list_models_is_the_models_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mpelu.lab import counts
+
+    monkeypatch.setattr(counts, "rows", list)
+    printed = []
+    for arguments in (["list", "models"], ["models"]):
+        assert cli.main(arguments) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mpelu", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("mpelu ")

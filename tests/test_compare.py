@@ -252,6 +252,10 @@ def test_small_photographs_keep_their_size_and_the_size_is_said(
     assert said in planned.notes
     assert image_sizes(planned.config)[1] == seen
     assert plan(config, *asked, told.append) == planned  # resumed
+    with pytest.raises(UserError, match="holds a comparison with --image-size"):
+        plan(replace(config, image_size=16), *asked, told.append)
+    chosen = replace(config, image_size=20, crop=16)
+    assert image_sizes(plan(chosen, *asked[:-1], Path("other"), told.append).config) == (20, 16)
 
 
 MPELU, RELU = Arm(activation="mpelu", init="own"), Arm(activation="relu", init="own")
@@ -348,7 +352,8 @@ def test_a_diverged_run_loses_its_pair_and_the_verdict_starts_with_it(
     difference: str,
 ) -> None:
     found = compared(errors(*mpelu), errors(*relu))
-    start, said = found.headline.split("; ")
+    start, said, rate = found.headline.split("; ")
+    assert rate.startswith("learning rate 0.1 for all, which may favor an activation")
     counts = [sum(each is None for each in values) for values in (relu, mpelu)]
     words = [f"{count} of 5 runs" if count else "none" for count in counts]
     mine = f" and MPELU in {words[1]}" if counts[1] else ""
@@ -497,7 +502,7 @@ def test_help_names_every_initialization_and_the_schedule_in_force(
     with pytest.raises(SystemExit):
         cli.main(["compare", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "own, taylor, exact, critical, deep, msra, xavier, gaussian, lsuv (default: own)" in said
+    assert "own, exact, taylor, critical, deep, msra, xavier, gaussian, lsuv (default: own)" in said
     assert "package.module:factory (default: cosine)" in said
     assert "milestones" not in said
 

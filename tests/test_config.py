@@ -68,7 +68,7 @@ def test_there_is_a_test_each_epoch_or_each_thousand_iterations() -> None:
             "data: unknown data set 'imagenet'; choose digits, cifar10, cifar100, folder or npz "
             "(use folder for ImageNet)",
         ),
-        ({"device": "mps"}, "device: unknown value 'mps'; choose auto, cpu or cuda"),
+        ({"device": "opencl"}, "device: unknown value 'opencl'; choose auto, cpu, cuda or mps"),
         (
             {"nesterov": True, "momentum": 0.0},
             "nesterov: expected a momentum above 0 with it, got 0",
@@ -157,7 +157,7 @@ def test_every_field_has_an_option_that_shows_its_default() -> None:
     assert texts["nesterov"].endswith("(default: no)")
     assert texts["train_limit"].endswith("(default: all)")
     assert texts["data"] == (
-        "data set: digits, cifar10, cifar100, folder or npz, or package.module:factory "
-        "(default: digits)"
+        "data set: digits, cifar10, cifar100, folder or npz, a directory of images or arrays, or "
+        "package.module:factory (default: digits)"
     )
     assert all(choice in texts["precision"] for choice in ("fp32", "bf16", "fp16"))

@@ -48,7 +48,7 @@ def test_archive_folder_and_folder_itself_agree(
     folder = data_files.unpack(tmp_path / "unpacked" / archive.folder, files)
     prints = set()
     for place in (tmp_path / "packed", tmp_path / "unpacked", folder):
-        train, test, classes = cifar.read(DATA_SETS[name], place)
+        train, test, classes, *_ = cifar.read(DATA_SETS[name], place)
         assert isinstance(train, LabeledImages)
         assert isinstance(test, LabeledImages)
         assert torch.equal(train.images, expected_images(files, archive.train))

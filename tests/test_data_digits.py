@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def read_digits() -> tuple[LabeledImages, LabeledImages]:
-    train, test, _ = digits.read()
+    train, test, *_ = digits.read()
     assert isinstance(train, LabeledImages)
     assert isinstance(test, LabeledImages)
     return train, test

@@ -318,6 +318,51 @@ def test_on_the_cpu_there_are_no_more_workers_than_threads(
         torch.set_num_threads(before)
 
 
+def pids() -> set[int | None]:
+    return {child.pid for child in multiprocessing.active_children()}
+
+
+def test_workers_stay_from_one_epoch_to_the_next_until_the_data_set_is_closed(
+    images: Path,
+) -> None:
+    others = pids()
+    data = load(config(images, workers=2), CPU)
+    seen, workers = [], []
+    for _ in range(3):
+        seen.append(torch.cat([batch for batch, _ in data.train(torch.arange(12).split(5), 7)]))
+        workers.append(pids() - others)
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
+    assert len(workers[0]) == 2
+    assert workers[0] == workers[1] == workers[2]
+    # One that is left early, or begun before another has ended, disturbs none.
+    first, second = (data.train(torch.arange(12).split(5), 7) for _ in range(2))
+    assert torch.equal(next(first)[0], next(second)[0])
+    assert torch.equal(torch.cat([batch for batch, _ in first]), seen[0][5:])
+    batches = data.train(torch.arange(12).split(1), 7)
+    next(batches)
+    del batches, first, second
+    again = torch.cat([batch for batch, _ in data.train(torch.arange(12).split(5), 7)])
+    assert torch.equal(again, seen[0])
+    data.close()
+    assert pids() <= others
+
+
+def test_without_workers_the_training_process_decodes(images: Path) -> None:
+    others = pids()
+    data = load(config(images, workers=0), CPU)
+    with_workers = load(config(images), CPU)
+    for each, other in zip(
+        data.train(torch.arange(12).split(5), 7),
+        with_workers.train(torch.arange(12).split(5), 7),
+        strict=True,
+    ):
+        assert torch.equal(each[0], other[0])
+    with_workers.close()
+    list(data.train(torch.arange(12).split(5), 7))
+    assert pids() <= others
+
+
 def remove(path: Path) -> None:
     for each in sorted(path.rglob("*"), reverse=True):
         each.rmdir() if each.is_dir() else each.unlink()

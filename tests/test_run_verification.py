@@ -23,9 +23,9 @@ from mpelu.lab.training.trained import load_network
 OLD = Path(__file__).parent / "run_folders"
 FILES = (
     "config.json", "environment.json", "data.json", "status.json", "inspect.json", "inspect.png",
-    "preprocess.safetensors", "metrics.jsonl", "speed.jsonl", "model.safetensors",
-    "activations/epoch-0001.safetensors", "checkpoints/best.pt", "checkpoints/best.safetensors",
-    "checkpoints/step-00000015.safetensors",
+    "preprocess.safetensors", "metrics.jsonl", "speed.jsonl", "metrics.csv",
+    "model.safetensors", "activations/epoch-0001.safetensors", "checkpoints/best.pt",
+    "checkpoints/best.safetensors", "checkpoints/step-00000015.safetensors",
 )  # fmt: skip
 
 

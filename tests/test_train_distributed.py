@@ -26,12 +26,14 @@ NO_NORM = small(
     augment="crop-flip",
     init="msra",
     lr=0.02,
-    train_limit=7 * 19 + 1,
+    train_limit=168,
+    validation=34 / 168,
     test_limit=31,
     batch_size=19,
     accumulate=2,
 )
-"""Batches of 19 samples, cut to 10 and 9, and one of a single sample in each of three epochs."""
+"""Batches of 19 samples, cut to 10 and 9, and one of a single sample in each of three epochs; the
+34 images for validation are those of one process."""
 
 STOCHASTIC = small(model="stochastic-resnet-8", epochs=2)
 

@@ -32,7 +32,8 @@ from mpelu.lab.training.launch import train
         ({"activation": "gellu"}, "unknown activation 'gellu'; did you mean 'gelu'?"),
         ({"activation": "relu", "beta": 1.0}, "beta: expected None"),
         ({"linear_std": (0.1, 0.1)}, "linear_std: expected 1 number, one per linear layer, got 2"),
-        ({"device": "cuda"}, "device: expected a GPU"),
+        ({"device": "cuda"}, "device: no CUDA device available"),
+        ({"device": "mps"}, "device: no MPS device available"),
     ],
 )
 def test_what_does_not_fit_is_told_before_anything_is_written(

@@ -54,6 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "stochastic depth": {"model": "stochastic-resnet-8", "activation": "rrelu"},
     "accumulated": {"accumulate": 3, "nesterov": True},
     "by iterations": {"epochs": None, "iterations": 13, "test_every": 6, "milestones": (5,)},
+    "validation": {"validation": 0.2, "ema": 0.5},
     "half precision": {"precision": "bf16", "channels_last": True},
     "loss scaling": {"precision": "fp16"},
     "lsuv": {"init": "lsuv", "gradient_checkpointing": True},

@@ -73,6 +73,7 @@ def test_the_run_folder(tmp_path: Path) -> None:
     assert {path.name for path in run.iterdir()} == {
         "config.json", "environment.json", "data.json", "preprocess.safetensors", "metrics.jsonl",
         "speed.jsonl", "status.json", "activations", "checkpoints", "model.safetensors", "lock",
+        "metrics.csv",
     }  # fmt: skip
     assert [row["step"] for row in seen.steps] == [4, 8, 12]
     assert [row["step"] for row in seen.tests] == [5, 10, 15]

@@ -23,7 +23,7 @@ COMMANDS = {
     "inspect": "show signal, gradients, alpha and beta layer by layer",
     "doctor": "say why a network doesn't train",
     "compare": "find out which activation suits your model",
-    "list": "list the studies of the paper that can be reproduced",
+    "list": "list studies, models, presets or activations",
     "reproduce": "reproduce tables and figures of the paper",
     "verify": "find damaged files in run folders",
     "report": "write an HTML report of runs and studies",

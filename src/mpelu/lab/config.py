@@ -39,7 +39,7 @@ INIT_DISTRIBUTIONS = ("normal", "orthogonal")
 INIT_SHAPES = ("depth",)
 INIT_MODES = ("fan_in", "fan_out", "average")
 PRECISIONS = ("fp32", "bf16", "fp16")
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 GROUPS = ("common options", "data", "network", "optimization", "execution")
 """Titles on the help page, in order."""
@@ -99,8 +99,8 @@ class Config:
     """
 
     data: str = _field(
-        "digits", "data set", _COMMON, choices=DATA, noun="data set",
-        hint=DATA_HINT, costs=True, extensible=True,
+        "digits", f"data set: {listed(DATA)}, a directory of images or arrays", _COMMON,
+        choices=DATA, noun="data set", hint=DATA_HINT, costs=True, extensible=True,
     )  # fmt: skip
     data_dir: str | None = _field(
         None, "directory the data is in or is downloaded to", _COMMON, decides=False
@@ -129,6 +129,11 @@ class Config:
     train_limit: int | None = _field(
         None, "use only the first N training images", _DATA, label="training images", least=1,
         unset="all",
+    )  # fmt: skip
+    validation: float = _field(
+        0.0, "share of the training images to keep out of training, drawn by --seed; the best "
+        "weights are then chosen on them, and the test images are tested once, at the end", _DATA,
+        label="share of validation images", least=0, below=1,
     )  # fmt: skip
     test_limit: int | None = _field(
         None, "use only the first N test images", _DATA, label="test images", least=1, unset="all"
@@ -182,6 +187,10 @@ class Config:
     init_std: float = _field(
         0.01, "standard deviation of --init gaussian", _NETWORK,
         label="standard deviation of the initialization", above=0,
+    )  # fmt: skip
+    initial_weights: str | None = _field(
+        None, "run folder or file to take weights from, where names and shapes agree; the others "
+        "are as --init sets them", _NETWORK, label="initial weights",
     )  # fmt: skip
     linear_std: tuple[float, ...] | None = _field(
         None, "standard deviation of each linear layer's weights", _NETWORK,
@@ -285,8 +294,13 @@ class Config:
     threads: int | None = _field(
         None, "CPU threads", _EXECUTION, unset="torch's choice", least=1, most=1024, decides=False
     )
+    workers: int | None = _field(
+        None, "processes that decode image files; 0 decodes in the training process", _EXECUTION,
+        least=0, most=1024, decides=False, unset="one per core, at most 16, and at most --threads",
+    )  # fmt: skip
     device: str = _field(
-        "auto", "auto (the GPU if there is one), cpu or cuda", _EXECUTION, choices=DEVICES,
+        "auto", "auto (cuda if there is a GPU, otherwise cpu), cpu, cuda or mps (Apple's GPU)",
+        _EXECUTION, choices=DEVICES,
         decides=False,
     )  # fmt: skip
 
@@ -295,7 +309,8 @@ class Config:
         50, "steps between progress lines and entries of metrics.jsonl", _EXECUTION, least=1
     )
     test_every: int | None = _field(
-        None, "epochs (or iterations) between tests", _EXECUTION, least=1,
+        None, "epochs (or iterations) between tests (on the validation images if there are any)",
+        _EXECUTION, least=1,
         unset="1 epoch, or 1000 iterations",
     )  # fmt: skip
     checkpoint_every: int = _field(

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from mpelu.lab.errors import UserError
 from mpelu.lab.schedules import SCHEDULES
 
 _FIELDS = (
-    "data_dir", "model_options", "batch_size", "optimizer", "lr", "weight_decay", "warmup",
-    "augment", "train_limit", "test_limit",
+    "data_dir", "image_size", "crop", "model_options", "batch_size", "optimizer", "momentum",
+    "weight_decay", "warmup", "augment", "validation", "train_limit", "test_limit", "precision",
+    "device",
 )  # fmt: skip
 _SCHEDULES = [name for name in SCHEDULES if name != "steps"]  # there are no --milestones
 _EXAMPLES = """\
@@ -80,6 +82,11 @@ def add(subparsers: Any) -> None:
         help=f"learning rate schedule: {', '.join(_SCHEDULES)} or package.module:factory "
         "(default: cosine)",
     )  # fmt: skip
+    training.add_argument(
+        "--lr", type=_rate, metavar="X", default=argparse.SUPPRESS,
+        help="one learning rate for all activations, or auto to search for one for each on "
+        "validation images (default: auto, if the budget allows)",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -87,15 +94,16 @@ def run(arguments: argparse.Namespace) -> int:
     from mpelu.lab.config import Config
     from mpelu.lab.sweep import runner
     from mpelu.lab.sweep.estimate import duration
-    from mpelu.lab.yours import comparison
-    from mpelu.lab.yours.costs import seconds_for
+    from mpelu.lab.yours import comparison, rates
+    from mpelu.lab.yours.costs import ROUNDS, seconds_for
     from mpelu.lab.yours.verdict import summarize
 
     fields = given(arguments)
-    for name in ("model", "data"):  # not the options of a run
-        fields.pop(name, None)
-    place = comparison.data_of(arguments.data, fields.pop("data_dir", None))
-    config = Config(model=arguments.model, **{**fields, **place})
+    fields.pop("model", None)  # a positional argument, which isn't the option of a run
+    lr = fields.pop("lr", None)
+    if lr not in (None, "auto"):
+        fields["lr"] = lr
+    config = Config(model=arguments.model, **fields)
     default = Path("out/compare") / arguments.model.replace(":", ".")
     execution = execution_of(
         arguments, out=arguments.out or default, jobs=arguments.jobs or os.cpu_count() or 1
@@ -111,24 +119,38 @@ def run(arguments: argparse.Namespace) -> int:
         jobs,
         execution.out,
         say,
+        None if lr is None else lr == "auto",
     )
     steps, runs = chosen.config.iterations or 0, len(chosen.arms) * chosen.seeds
-    expected = duration(seconds_for(steps, chosen.costs, runs, jobs))
-    say(f"{steps} steps per run, {jobs} at a time: at most about {expected} for {runs} runs")
-    code, done, began, result = 0, 0, time.monotonic(), None
-    events = runner.run([chosen.study(summarize)], chosen.options(), execution)
+    searched = len(chosen.arms) if chosen.search_steps else 0
+    expected = duration(seconds_for(steps, chosen.costs, runs, jobs, searched))
+    first = ""
+    if searched:
+        most = searched * sum(ROUNDS)
+        first = f"at most {most} runs of {chosen.search_steps} steps to find learning rates, then "
+    say(f"{first}{runs} runs of {steps} steps, {jobs} at a time: at most about {expected} for all")
+    code, done, result = 0, 0, None
+
+    def show(event: runner.StudyEvent, left: str = "") -> None:
+        nonlocal code
+        (_say if event.is_problem else say)(event.text + left)
+        code = max(code, int(event.is_problem))
+
     try:
-        with terminable(), contextlib.closing(events):
-            for event in events:
-                if event.result is not None:
-                    result = event.result
-                    continue
-                text = event.text
-                if event.total:
-                    done += 1
-                    text += _left(began, done, event.total)
-                (_say if event.is_problem else say)(text)
-                code = max(code, int(event.is_problem))
+        with terminable():
+            if searched:
+                chosen = replace(chosen, rates=rates.search(chosen, execution, show))
+                for arm in chosen.arms:
+                    say(f"learning rate of {arm.title}: {chosen.rates[arm.name].describe()}")
+            began = time.monotonic()
+            events = runner.run([chosen.study(summarize)], chosen.options(), execution)
+            with contextlib.closing(events):
+                for event in events:
+                    if event.result is not None:
+                        result = event.result
+                        continue
+                    done += bool(event.total)
+                    show(event, _left(began, done, event.total) if event.total else "")
     except KeyboardInterrupt as error:
         print("interrupted; run the same command again to continue", flush=True)
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
@@ -136,6 +158,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("compare: expected runs that ended, got none")
     _show(result, execution.out)
     return code
+
+
+def _rate(text: str) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number or auto, got {text!r}") from None
 
 
 def _show(result: Any, out: Path) -> None:

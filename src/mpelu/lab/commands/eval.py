@@ -1,4 +1,4 @@
-"""`mpelu eval`: the test error of a trained network."""
+"""`mpelu eval`: the test or validation error of a trained network."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser("eval", epilog=_EXAMPLES)
     add_trained(parser)
     add_data_dir(parser)
+    parser.add_argument(
+        "--split",
+        choices=("test", "validation"),
+        default="test",
+        help="images to use: the test images, or those that were kept out of training to choose "
+        "by (default: test)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -24,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from mpelu.lab import data
-    from mpelu.lab.errors import plural
+    from mpelu.lab.errors import UserError, plural
     from mpelu.lab.references import check_trusted
     from mpelu.lab.run.folder import read_config
     from mpelu.lab.training.evaluation import evaluate
@@ -40,8 +47,12 @@ def run(arguments: argparse.Namespace) -> None:
         config = replace(config, data_dir=arguments.data_dir)
     dataset = data.load(config, trained.device)
     check_data(arguments.folder, dataset)
-    loss, error = evaluate(trained.model, dataset, config)
+    split = arguments.split
+    count = dataset.test_count if split == "test" else dataset.validation_count
+    if not count:
+        raise UserError("the run has no validation images", field="split")
+    loss, error = evaluate(trained.model, dataset, config, split=split)
     print(
-        f"{arguments.folder}: test error {error:.2f} %, loss {loss:.4f}, "
-        f"{plural(dataset.test_count, 'image')} of {dataset.name}"
+        f"{arguments.folder}: {split} error {error:.2f} %, loss {loss:.4f}, "
+        f"{plural(count, 'image')} of {dataset.name}"
     )

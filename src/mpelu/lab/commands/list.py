@@ -1,8 +1,9 @@
-"""`mpelu list`: the studies and what they need."""
+"""`mpelu list`: the studies, networks, presets and activations, by name."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpelu.lab.commands.output import console
@@ -10,18 +11,30 @@ from mpelu.lab.commands.output import console
 _EXAMPLES = """\
 examples:
   mpelu list
+  mpelu list activations
   mpelu reproduce table9 --dry-run"""
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser("list", epilog=_EXAMPLES)
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=tuple(_LISTS),
+        default="studies",
+        help="what to list: studies of the paper, models (networks and their sizes), presets of "
+        "`mpelu train`, or activations (default: studies)",
+    )
     parser.set_defaults(run=run)
 
 
-def run(_: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
+    _LISTS[arguments.what](arguments)
+
+
+def _studies(_: argparse.Namespace) -> None:
     from mpelu.lab import paper
     from mpelu.lab.sweep.study import SCALES, Options
-    from mpelu.lab.tables import make_table
 
     rows = []
     for name in paper.names():
@@ -29,7 +42,47 @@ def run(_: argparse.Namespace) -> None:
         options = [Options(scale=scale) for scale in SCALES]
         counts = [len([*study.tuning_runs(each), *study.runs(each)]) for each in options]
         rows.append((name, *(str(count or "-") for count in counts), study.needs, study.title))
-    header = ("study", *SCALES, "data", "about")
+    _print(("study", *SCALES, "data", "about"), rows, right=(1, 2, 3))
+    console().print(f"\n{', '.join(SCALES)}: runs at this scale; data: needed at full scale")
+
+
+def _models(arguments: argparse.Namespace) -> None:
+    from mpelu.lab.commands import models
+
+    models.run(arguments)
+
+
+def _presets(_: argparse.Namespace) -> None:
+    from mpelu.lab.paper.settings import PRESETS
+
+    _print(("preset", "about"), [(name, preset.help) for name, preset in PRESETS.items()])
+
+
+def _activations(_: argparse.Namespace) -> None:
+    from mpelu.activations import TABLE
+
+    rows = [
+        (
+            name,
+            record.label,
+            ", ".join(each.symbol or each.attribute for each in record.parameters) or "-",
+            record.module or "-",
+        )
+        for name, record in TABLE.items()
+    ]
+    _print(("activation", "label", "learnable", "class"), rows)
+
+
+def _print(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    from mpelu.lab.tables import make_table
+
     terminal = console()
-    terminal.print(make_table(header, rows, terminal.width, right=(1, 2, 3)))
-    terminal.print(f"\n{', '.join(SCALES)}: runs at this scale; data: needed at full scale")
+    terminal.print(make_table(header, rows, terminal.width, right=right))
+
+
+_LISTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "studies": _studies,
+    "models": _models,
+    "presets": _presets,
+    "activations": _activations,
+}

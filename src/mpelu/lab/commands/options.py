@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.config import FIELDS, TYPES, Config
+from mpelu.lab.data.registry import named
 from mpelu.lab.errors import flag, listed
 from mpelu.lab.reading import parse_json
 from mpelu.lab.run.folder import WEIGHT_CHOICES
@@ -30,8 +31,10 @@ def add_config(parser: argparse._ActionsContainer, names: Iterable[str] = FIELDS
 
 
 def given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields that were given, by name."""
+    """The fields that were given, by name. A directory given as --data names two of them."""
     values = {name: value for name, value in vars(arguments).items() if name in FIELDS}
+    if "data" in values:
+        values |= named(values["data"], values.get("data_dir"))
     if "model_options" in values:
         values["model_options"] = dict(values["model_options"])
     return {
@@ -69,8 +72,8 @@ def add_weights(parser: argparse.ArgumentParser, *, default: str | None = None) 
         "--weights",
         choices=WEIGHT_CHOICES,
         default=default,
-        help="the final weights, those with the lowest test error, or those of the last "
-        "checkpoint (default: final)",
+        help="the final weights, those with the lowest validation error (test error, if the run "
+        "has no validation images), or those of the last checkpoint (default: final)",
     )
 
 

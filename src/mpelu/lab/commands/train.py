@@ -22,8 +22,9 @@ examples:
   mpelu train --model resnet-20 --activation mpelu --epochs 5 --out runs/first
   mpelu train --resume runs/first --epochs 10
   mpelu train --preset resnet-cifar --model mpelu-resnet-a-110 --data-dir ~/data
+  mpelu train --model resnet-20 --validation 0.1
 
-presets:
+presets (all training images, the last epoch's test error, as in the paper):
 """
 
 
@@ -57,6 +58,13 @@ def add(subparsers: Any) -> None:
     )
     add_trust(parser)
     parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events")
+    parser.add_argument(
+        "--logger",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="hand metrics to loggers of your own, package.module:factory, for example to W&B",
+    )
     parser.add_argument("--quiet", action="store_true", help="print only errors")
     for group in GROUPS:
         names = [name for name, info in FIELDS.items() if info.group == group]
@@ -85,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         "mirror": arguments.mirror,
         "display": None if arguments.quiet else for_terminal(),
         "tensorboard": arguments.tensorboard,
+        "loggers": arguments.logger,
     }
     if config is None:
         outcome = resume(arguments.resume, changes=values, trust=arguments.trust, **how)

@@ -15,7 +15,13 @@ from mpelu.lab.data import preprocess as preprocessing
 from mpelu.lab.data.augment import PADDING, RandomCrop
 from mpelu.lab.data.download import DownloadProgress
 from mpelu.lab.data.folder import decode
-from mpelu.lab.data.images import CHUNK, ImageFiles, LabeledImages, Splits
+from mpelu.lab.data.images import (
+    CHUNK,
+    ImageFiles,
+    LabeledImages,
+    Splits,
+    hold_out,
+)
 from mpelu.lab.data.preprocess import Preprocess
 from mpelu.lab.data.readers import BatchReader, FileReader, InMemoryReader
 from mpelu.lab.data.registry import DataSetInfo, find, image_sizes
@@ -29,15 +35,17 @@ MAX_FITTED = 10_000
 
 
 class Dataset:
-    """Training and test images as batches for a network. Use `load` to create one.
+    """Training, validation and test images as batches for a network. Use `load` to create one.
 
     Attributes:
         name: Config's `data`.
         classes: class names by label.
         channels: channels of the images.
         size: height and width of the images the network sees.
-        train_count: number of training images.
+        train_count: number of training images, without those for validation.
+        validation_count: number of validation images, which may be 0.
         test_count: number of test images.
+        test_note: which images the test images are, in words, where that isn't obvious.
         fingerprint: SHA-256 of the data.
         image_size: height and width that the images were scaled to before cropping.
         preprocess: the preprocessing fitted on the training set.
@@ -55,25 +63,35 @@ class Dataset:
         train: BatchReader,
         test: BatchReader,
         random_crop: RandomCrop | None,
+        validation: BatchReader | None = None,
+        test_note: str = "",
     ) -> None:
         self.name = name
         self.classes = classes
         self.channels = channels
         self.size = preprocess.size
         self.train_count = len(train)
+        self.validation_count = 0 if validation is None else len(validation)
         self.test_count = len(test)
+        self.test_note = test_note
         self.fingerprint = fingerprint
         self.image_size = image_size
         self.preprocess = preprocess
         self._train = train
+        self._validation = validation
         self._test = test
         self._random_crop = random_crop
+
+    def close(self) -> None:
+        """Ends the worker processes, which otherwise stay until the data set is gone."""
+        if isinstance(self._train, FileReader):
+            self._train.close()
 
     def describe(self) -> dict[str, Any]:
         """Returns name, classes, shape, counts and fingerprint, for the run folder."""
         names = (
-            "name", "classes", "channels", "image_size", "size", "train_count", "test_count",
-            "fingerprint",
+            "name", "classes", "channels", "image_size", "size", "train_count",
+            *(["validation_count"] if self.validation_count else []), "test_count", "fingerprint",
         )  # fmt: skip
         described = {name: getattr(self, name) for name in names}
         return {**described, "classes": list(self.classes)}
@@ -110,7 +128,16 @@ class Dataset:
         Yields:
             Images, float32 [b, channels, size, size], and labels, int64 [b], on the device.
         """
-        for images, labels in self._centered(self._test, batches):
+        return self._tested(self._test, batches)
+
+    def validation(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields validation batches, as `test` yields test batches. There may be none."""
+        return iter(()) if self._validation is None else self._tested(self._validation, batches)
+
+    def _tested(
+        self, reader: BatchReader, batches: Iterable[Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in self._centered(reader, batches):
             if len(labels):  # not all of its files are damaged
                 yield images, labels
 
@@ -160,6 +187,14 @@ def load(
         config = with_image_size(config, splits)
         preprocessing.check_size(config)
     return build(config, device, splits)
+
+
+def has_validation(config: Config) -> bool:
+    """Whether the data comes with validation images of its own."""
+    info = find(config.data)
+    if info.name != "folder":  # no other data does
+        return False
+    return info.read(info, _data_dir(config, info)).validation is not None
 
 
 def with_image_size(config: Config, splits: Splits) -> Config:
@@ -212,33 +247,53 @@ def _instead(path: Path, error: Exception) -> str:
 
 
 def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
-    """Creates a data set from its images, limited, scaled and preprocessed as the config says."""
+    """Creates a data set from its images, limited, scaled and preprocessed as the config says.
+
+    Validation images that the config asks for are drawn from the training images that it allows.
+    Preprocessing is fitted on those that are left.
+    """
     image_size, size = image_sizes(config)
     train, test = splits.train.first(config.train_limit), splits.test.first(config.test_limit)
-    fingerprints = train.fingerprint(), test.fingerprint()
-    readers: tuple[BatchReader, BatchReader]
-    if isinstance(train, ImageFiles) and isinstance(test, ImageFiles):
+    given = [train, test] if splits.validation is None else [train, test, splits.validation]
+    fingerprints = [each.fingerprint() for each in given]
+    trained_on = fingerprints[0]
+    if config.validation:
+        if splits.validation is not None:
+            raise UserError(
+                "can't be combined with data that has validation images (val/) of its own",
+                field="validation",
+            )
+        labels = torch.as_tensor(train.labels)
+        kept, held = hold_out(len(labels), labels, config.validation, config.seed)
+        given = [train.take(kept), test, train.take(held)]
+        trained_on = given[0].fingerprint()
+    readers: list[BatchReader] = []
+    if isinstance(train, ImageFiles):
         channels = find(config.data).channels
-        train_files, test_files = (
-            FileReader(files, image_size, channels, device, config.max_pixels)
-            for files in (train, test)
-        )
-        state = _fit_files(config, train_files, channels, fingerprints[0])
+        files = [
+            FileReader(
+                each,
+                image_size,
+                channels,
+                device,
+                config.max_pixels,
+                workers=config.workers,
+                persists=each is given[0],  # the others are read once per test
+            )
+            for each in given
+            if isinstance(each, ImageFiles)
+        ]
+        state = _fit_files(config, files[0], channels, trained_on)
         preprocess = Preprocess(config.preprocess, state, size).to(device)
-        readers = train_files, test_files
+        readers += files
     else:
-        assert isinstance(train, LabeledImages)
-        assert isinstance(test, LabeledImages)
         channels = train.images.shape[1]
-        is_limited = len(train.labels) < len(splits.train.labels)
+        images = [each.resized(image_size) for each in given if isinstance(each, LabeledImages)]
+        is_limited = len(images[0].labels) < len(splits.train.labels)
         is_original = not is_limited and train.images.shape[-1] == image_size
-        train, test = train.resized(image_size), test.resized(image_size)
-        state = _fit_in_memory(config, device, train.images, fingerprints[0], is_original)
+        state = _fit_in_memory(config, device, images[0].images, trained_on, is_original)
         preprocess = Preprocess(config.preprocess, state, size).to(device)
-        readers = (
-            InMemoryReader(train, preprocess, device),
-            InMemoryReader(test, preprocess, device),
-        )
+        readers += [InMemoryReader(each, preprocess, device) for each in images]
     random_crop = None
     if config.augment != "none":
         padding = PADDING[config.augment]
@@ -253,6 +308,8 @@ def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
         train=readers[0],
         test=readers[1],
         random_crop=random_crop,
+        validation=readers[2] if len(readers) > 2 else None,
+        test_note=splits.note,
     )
 
 
@@ -273,7 +330,13 @@ def _fit_files(
 ) -> dict[str, Tensor]:
     if config.preprocess == "none":
         return preprocessing.fit("none", ())
-    return preprocessing.fit_cached(config, fingerprint, channels, reader.sample(MAX_FITTED))
+    chunks = (_with_doubles(chunk) for chunk in reader.sample(MAX_FITTED))
+    return preprocessing.fit_cached(config, fingerprint, channels, chunks)
+
+
+def _with_doubles(images: Tensor) -> Tensor:
+    """The images where there is double precision, which Apple's GPUs lack."""
+    return images.cpu() if images.device.type == "mps" else images
 
 
 def _fit_in_memory(
@@ -282,7 +345,7 @@ def _fit_in_memory(
     info = find(config.data)
     chunks = images.split(CHUNK)
     if config.preprocess == "gcn-zca":
-        on_device = (chunk.to(device) for chunk in chunks)
+        on_device = (_with_doubles(chunk.to(device)) for chunk in chunks)
         return preprocessing.fit_cached(config, fingerprint, images.shape[1], on_device)
     if config.preprocess == "channel" and is_original and info.channel_mean and info.channel_std:
         return {"mean": torch.tensor(info.channel_mean), "std": torch.tensor(info.channel_std)}

@@ -1,4 +1,4 @@
-"""Image folders: train/CLASS/*.jpg and val/CLASS/*.jpg (or test/), the layout of ImageNet."""
+"""Image folders: train/CLASS/*.jpg with val/CLASS/*.jpg, test/CLASS/*.jpg or both."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def read(data_dir: Path) -> Splits:
     """Lists the image files. The classes are the names of the subdirectories, sorted.
 
     Args:
-        data_dir: contains train/ and val/ (or test/).
+        data_dir: contains train/, and val/ or test/ or both. With both, val/ is the validation
+            set and test/ the test set. With val/ alone, or if test/ has no directory of a class,
+            as that of ImageNet, val/ is the test set.
 
     Raises:
-        UserError: if a directory is missing or empty, or train and val have different classes.
+        UserError: if a directory is missing or empty, or two of them have different classes.
     """
-    train = data_dir / "train"
-    test = next((data_dir / name for name in ("val", "test") if (data_dir / name).is_dir()), None)
-    if not train.is_dir() or test is None:
+    train, val, test = (data_dir / name for name in ("train", "val", "test"))
+    if not train.is_dir() or not (val.is_dir() or test.is_dir()):
         raise _error(
             f"expected {data_dir} to contain train/ and val/ (or test/), found "
             f"{', '.join(f'{name}/' for name in _subfolders(data_dir)) or 'no directories'}"
@@ -40,13 +41,14 @@ def read(data_dir: Path) -> Splits:
     classes = _subfolders(train)
     if not classes:
         raise _error(f"expected a directory for each class in {train}, found none")
-    different = sorted(set(classes) ^ set(_subfolders(test)))
-    if different:
-        raise _error(
-            f"expected the same classes in {train} and {test}, but only one of them contains "
-            f"{different[0]!r}" + (f" (and {len(different) - 1} more)" if different[1:] else "")
-        )
-    return Splits(_files(train, classes), _files(test, classes), tuple(classes))
+    if not val.is_dir():
+        return Splits(_files(train, classes), _files(test, classes), tuple(classes))
+    if test.is_dir() and set(classes) & set(_subfolders(test)):
+        files = [_files(each, classes) for each in (train, test, val)]
+        return Splits(files[0], files[1], tuple(classes), files[2], note="test/")
+    lacks = "has no directories of classes" if test.is_dir() else "doesn't exist"
+    note = f"val/, because test/ {lacks}"
+    return Splits(_files(train, classes), _files(val, classes), tuple(classes), note=note)
 
 
 def decode(path: str | Path, size: int, channels: int, max_pixels: int) -> Tensor:
@@ -131,6 +133,14 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _files(folder: Path, classes: list[str]) -> ImageFiles:
+    """The files of a split, which must have the classes of train/."""
+    different = sorted(set(classes) ^ set(_subfolders(folder)))
+    if different:
+        raise _error(
+            f"expected the same classes in {folder.parent / 'train'} and {folder}, but only one of "
+            f"them contains {different[0]!r}"
+            + (f" (and {len(different) - 1} more)" if different[1:] else "")
+        )
     found: list[tuple[int, int, str, int]] = []
     for label, name in enumerate(classes):
         with os.scandir(folder / name) as entries:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpelu.lab.checksums import digest
+from mpelu.lab.errors import UserError
 
 CHUNK = 1000
 """Images that are converted to floating point at a time."""
@@ -29,6 +30,10 @@ class LabeledImages:
             return self
         # Copies, so that the memory of the others is freed.
         return LabeledImages(images=self.images[:limit].clone(), labels=self.labels[:limit].clone())
+
+    def take(self, index: Tensor) -> LabeledImages:
+        """Returns the images of these indices, int64 [m], in their order."""
+        return LabeledImages(images=self.images[index], labels=self.labels[index])
 
     def resized(self, size: int) -> LabeledImages:
         """Returns the same split with images of size x size."""
@@ -64,6 +69,16 @@ class ImageFiles:
             labels=self.labels[:limit],
         )
 
+    def take(self, index: Tensor) -> ImageFiles:
+        """Returns the files of these indices, int64 [m], in their order."""
+        chosen = index.tolist()
+        return ImageFiles(
+            folder=self.folder,
+            names=[self.names[each] for each in chosen],
+            sizes=[self.sizes[each] for each in chosen],
+            labels=[self.labels[each] for each in chosen],
+        )
+
     def fingerprint(self) -> str:
         """Returns the SHA-256 of names, sizes and labels: reading all of ImageNet takes hours."""
         rows = zip(self.names, self.sizes, self.labels, strict=True)
@@ -71,12 +86,52 @@ class ImageFiles:
 
 
 class Splits(NamedTuple):
-    """A data set as it is read. Both splits are in memory, or both are files."""
+    """A data set as it is read. All splits are in memory, or all are files."""
 
     train: LabeledImages | ImageFiles
     test: LabeledImages | ImageFiles
     classes: tuple[str, ...]
     """Class names by label."""
+    validation: LabeledImages | ImageFiles | None = None
+    """Images to choose by, if the data set comes with some."""
+    note: str = ""
+    """Which images are the test set, in words, where that isn't obvious."""
+
+
+def hold_out(count: int, labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Draws validation images from training images, the same share of each class.
+
+    Args:
+        count: number of training images.
+        labels: their classes, int64 [count].
+        share: share of the images to hold out, above 0 and below 1.
+        seed: seed of the draw.
+
+    Returns:
+        Indices of the images that are left for training and of those that are held out, both
+        increasing. Each class gives its share of images, rounded up or down.
+
+    Raises:
+        UserError: if nothing would be held out, or nothing left.
+
+    Example:
+        >>> kept, held = hold_out(8, torch.tensor([0, 1] * 4), 0.25, seed=0)
+        >>> len(kept), (held % 2).tolist()
+        (6, [0, 1])
+    """
+    number = round(share * count)
+    if not 0 < number < count:
+        raise UserError(
+            f"expected a share that leaves images on both sides, got {share:g} of {count}",
+            field="validation",
+        )
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    order = order[labels[order].argsort(stable=True)]
+    # The images of a class stand together in random order; evenly spaced ones are held out.
+    place = torch.arange(count)
+    is_held = torch.zeros(count, dtype=torch.bool)
+    is_held[order] = (place + 1) * number // count > place * number // count
+    return place[~is_held], place[is_held]
 
 
 def resize(images: Tensor, size: int) -> Tensor:

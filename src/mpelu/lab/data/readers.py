@@ -100,12 +100,26 @@ class FileReader:
         channels: 1 or 3.
         device: device of the batches.
         max_pixels: files with more are taken for damaged.
+        workers: worker processes; 0 decodes in this one, None has one per available processor.
+        persists: whether the workers stay from one call of `read` to the next, until `close`.
     """
 
     def __init__(
-        self, files: ImageFiles, size: int, channels: int, device: torch.device, max_pixels: int
+        self,
+        files: ImageFiles,
+        size: int,
+        channels: int,
+        device: torch.device,
+        max_pixels: int,
+        *,
+        workers: int | None = None,
+        persists: bool = False,
     ) -> None:
         self._files = files
+        self._workers = workers
+        self._persists = persists
+        self._kept: tuple[data.DataLoader[DecodedBatch], _Sampler] | None = None
+        self._is_reading = False
         self._decoder = _Decoder(files, size, channels, max_pixels)
         self._device = device
         self._labels = torch.tensor(files.labels, device=device)
@@ -129,17 +143,10 @@ class FileReader:
             UserError: if more than `most_damaged` files are damaged, if one can't be read, or if a
                 worker process dies.
         """
-        loader = data.DataLoader(
-            self._decoder,
-            batch_size=None,
-            sampler=(batch.tolist() for batch in batches),
-            # On a GPU, the threads of the CPU have nothing else to do.
-            num_workers=_worker_count(
-                torch.get_num_threads() if self._device.type == "cpu" else None
-            ),
-            pin_memory=self._device.type == "cuda",
-            generator=torch.Generator(),  # else it draws from the generator that training uses
-        )
+        is_first, self._is_reading = not self._is_reading, True
+        # Whoever reads while another does has workers of its own.
+        loader, sampler = self._kept if is_first and self._kept else self._make_loader(is_first)
+        sampler.batches = batches
         died = ""
         try:
             for index, images, damaged in _started(loader):
@@ -150,9 +157,38 @@ class FileReader:
             if "DataLoader worker" not in str(error):
                 raise
             died = str(error).splitlines()[0]
+        finally:
+            if is_first:
+                self._is_reading = False
         if died:
-            # Not inside the except clause: its traceback would keep the other workers alive.
+            self._kept = None
+            del loader, sampler  # the error's traceback would keep the workers alive
             raise UserError(f"{self._files.folder}: a process that decodes images died ({died})")
+
+    def close(self) -> None:
+        """Ends the workers that have stayed."""
+        self._kept = None
+
+    def _make_loader(self, is_first: bool) -> tuple[data.DataLoader[DecodedBatch], _Sampler]:
+        count = self._workers
+        if count is None:
+            # On a GPU, the threads of the CPU have nothing else to do.
+            threads = torch.get_num_threads() if self._device.type == "cpu" else None
+            count = _worker_count(threads)
+        persists = self._persists and is_first and count > 0
+        sampler = _Sampler()
+        loader = data.DataLoader(
+            self._decoder,
+            batch_size=None,
+            sampler=sampler,
+            num_workers=count,
+            persistent_workers=persists,
+            pin_memory=self._device.type == "cuda",
+            generator=torch.Generator(),  # else it draws from the generator that training uses
+        )
+        if persists:
+            self._kept = loader, sampler
+        return loader, sampler
 
     def _check(self, damaged: list[tuple[int, str, bool]]) -> None:
         for index, problem, is_readable in damaged:
@@ -169,6 +205,15 @@ class FileReader:
                 f"{self._files.folder}: {len(names)} of {len(self)} images are damaged, where at "
                 f"most {most} may be; remove or replace them: {_some(names)}"
             )
+
+
+class _Sampler:
+    """The batches of one call of `FileReader.read`, for a loader that outlives it."""
+
+    batches: Iterable[Tensor] = ()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch.tolist() for batch in self.batches)
 
 
 class _Decoder(data.Dataset[DecodedBatch]):

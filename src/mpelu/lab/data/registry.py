@@ -85,6 +85,32 @@ cifar100, folder or npz (use folder for ImageNet)
     return DATA_SETS[name]
 
 
+def named(text: str, data_dir: str | None = None) -> dict[str, str]:
+    """The fields of a config for what --data names: a data set, a reference or a directory.
+
+    Args:
+        text: what was given.
+        data_dir: what was given as --data-dir, if anything.
+
+    Raises:
+        UserError: if it is none of these.
+
+    Example:
+        >>> named("cifar10", "~/data")
+        {'data': 'cifar10', 'data_dir': '~/data'}
+    """
+    if text in DATA_SETS or is_reference(text):
+        return {"data": text} if data_dir is None else {"data": text, "data_dir": data_dir}
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        if data_dir is not None:
+            raise UserError(f"can't be combined with the directory --data {text}", field="data_dir")
+        kind = "npz" if (folder / "train.npz").is_file() else "folder"
+        return {"data": kind, "data_dir": str(folder)}
+    choose("data", text, DATA_SETS, noun="data set or directory", hint=HINT)
+    raise AssertionError
+
+
 def image_sizes(config: Config) -> tuple[int, int]:
     """Returns the size images are scaled to and the size of the crop the network sees.
 

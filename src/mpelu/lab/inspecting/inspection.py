@@ -66,7 +66,7 @@ def inspect_run(
 
     Args:
         run: the run folder.
-        weights: "final", "best" (lowest test error) or "last" (newest checkpoint).
+        weights: "final", "best" (lowest validation or test error) or "last" (newest checkpoint).
         images: number of test images.
         data_dir: directory of the data (default: the one used in training).
         out: directory for inspect.json and inspect.png (default: nothing is written). The report

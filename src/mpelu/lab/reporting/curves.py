@@ -20,19 +20,24 @@ Curve = dict[str, list[float]]
 
 
 def learning_curves(run: Run) -> dict[str, Any]:
-    """Test error and training loss over training steps.
+    """Test error, or validation error if there is one, and training loss over training steps.
 
     The training loss is the mean since the previous test. A run with fewer than two tests has the
     losses of the logged steps instead.
 
     Returns:
-        test_error and train_loss, curves over steps; epoch_length, in steps, or None for a run
+        test_error and train_loss, curves over steps; on, which of "test" and "validation" the
+        error was measured on; epoch_length, in steps, or None for a run
         counted in iterations; rows, the number of logged rows behind the curves.
     """
     tested = _curve(run.tests, "train_loss")
+    validated = _curve(run.tests, "validation_error")
     loss = tested if len(tested["x"]) >= 2 else _curve(run.steps, "loss")
     return {
-        "test_error": _downsampled(_curve(run.tests, "test_error")),
+        "test_error": _downsampled(
+            validated if validated["x"] else _curve(run.tests, "test_error")
+        ),
+        "on": "validation" if validated["x"] else "test",
         "train_loss": _downsampled(loss),
         "epoch_length": _epoch_length(run),
         "rows": len(run.tests) + len(run.steps),

@@ -50,6 +50,7 @@ def read_run(path: Path) -> dict[str, Any]:
         "steps": integer(status.get("steps")),
         "updated": number(status.get("updated"), digits=12),
         "test_error": number(status.get("test_error")),
+        "validation_error": number(status.get("validation_error")),
         "best_error": number(status.get("best_error")),
         "best_step": integer(status.get("best_step")),
         "model": text(config.get("model")),

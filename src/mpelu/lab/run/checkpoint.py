@@ -54,7 +54,7 @@ def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
         run: the run folder.
         step: the last step that was done.
         contents: tensors, numbers, strings, lists and dicts, with the weights under "model".
-        best: whether its test error is the lowest so far.
+        best: whether its validation or test error is the lowest so far.
 
     Raises:
         OSError: if it can't be written; earlier checkpoints are intact.

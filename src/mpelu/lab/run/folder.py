@@ -89,7 +89,11 @@ class Run:
     steps: list[dict[str, Any]]
     """step, epoch, loss, error (in %), lr."""
     tests: list[dict[str, Any]]
-    """step, epoch, train_loss, train_error, test_loss, test_error (in %), lr."""
+    """step, epoch, train_loss, train_error, test_loss, test_error (in %), lr.
+
+    With validation images each has validation_loss and validation_error; test_loss and test_error
+    are in the last one alone.
+    """
     problems: tuple[str, ...]
     """What is missing or damaged, a line each."""
 

@@ -7,17 +7,25 @@ the next; it is kept apart so that the metrics of a resumed run are equal byte f
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab import atomic
 from mpelu.lab.checksums import DIGEST, LENGTH, check_log, hash_start
 from mpelu.lab.reading import parse_lines, read_bytes
 
 METRICS = "metrics.jsonl"
+CSV = "metrics.csv"
 SPEED = "speed.jsonl"
 LOGS = (METRICS, SPEED)
+_COLUMNS = (
+    "kind", "step", "epoch", "loss", "error", "train_loss", "train_error", "validation_loss",
+    "validation_error", "test_loss", "test_error", "lr",
+)  # fmt: skip
 
 
 class Log:
@@ -81,3 +89,21 @@ def read_rows(path: Path, record: object = None) -> tuple[list[dict[str, Any]], 
     if damaged:
         problem = f"{path.name}: {damaged} of {len(rows) + damaged} lines can't be read"
     return rows, problem
+
+
+def write_csv(run: Path) -> None:
+    """Writes metrics.csv, if the disk lets it."""
+    with contextlib.suppress(OSError):  # all of it is in metrics.jsonl
+        atomic.write(run / CSV, csv_of(run), durable=False)
+
+
+def csv_of(run: Path) -> str:
+    """The rows of metrics.jsonl as a table, with a column for each name."""
+    rows, _ = read_rows(run / METRICS)
+    names = {name for row in rows for name in row}
+    columns = [name for name in _COLUMNS if name in names]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -14,7 +14,7 @@ from mpelu.lab.errors import UserError, listed, plural
 from mpelu.lab.reading import read_bytes
 from mpelu.lab.run import checkpoint, files, folder, snapshots
 from mpelu.lab.run.lock import HOLDER
-from mpelu.lab.run.metrics import LOGS
+from mpelu.lab.run.metrics import CSV, LOGS, METRICS, csv_of
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -138,6 +138,15 @@ class _Check:
         for name in (*LOGS, *(name for name in records if name not in LOGS)):
             if not self.is_published or (self.run / name).exists():
                 self._read(self.run / name, read)
+        is_damaged = any(line.startswith(METRICS) for line in self.damage)
+
+        def compare(path: Path) -> None:
+            # While a run is under way the table may be older.
+            if has_ended and not is_damaged and path.read_bytes() != csv_of(self.run).encode():
+                raise ValueError(f"{path.name} doesn't agree with {METRICS}")
+
+        if (self.run / CSV).exists():
+            self._read(self.run / CSV, compare)
 
     def _card(self, path: Path) -> None:
         stated = files.read_json(path, required=True).get(folder.CARD_DIGEST)

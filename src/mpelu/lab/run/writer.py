@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.checksums import record_log
 from mpelu.lab.run import checkpoint, folder, snapshots
-from mpelu.lab.run.metrics import LOGS, METRICS, SPEED, Log
+from mpelu.lab.run.loggers import Loggers
+from mpelu.lab.run.metrics import LOGS, METRICS, SPEED, Log, write_csv
 from mpelu.lab.run.tensorboard import EventWriter
 
 if TYPE_CHECKING:
@@ -22,19 +23,31 @@ class RunWriter:
         run: the run folder. It needs to exist when something is first written.
         enabled: whether this process writes; otherwise all methods do nothing.
         write_events: also write TensorBoard events.
+        loggers: loggers of the user's own, as `mpelu.lab.run.loggers.Loggers` takes them.
+        config: fields of the config, for these loggers.
 
     Attributes:
         lengths: bytes of each log that are kept; the rest, which is later than the checkpoint that
             was restored, is cut off.
     """
 
-    def __init__(self, run: Path, *, enabled: bool = True, write_events: bool = False) -> None:
+    def __init__(
+        self,
+        run: Path,
+        *,
+        enabled: bool = True,
+        write_events: bool = False,
+        loggers: Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         self.run = run
         self.enabled = enabled
         self.lengths: dict[str, int] = dict.fromkeys(LOGS, 0)
         self._write_events = write_events
         self._logs: dict[str, Log] = {}
         self._events: EventWriter | None = None
+        self._names, self._config = loggers, config or {}
+        self._loggers: Loggers | None = None
 
     def open(self, **status: Any) -> None:
         """Opens the logs, writes that the run goes on, and cuts the logs to `lengths`.
@@ -49,12 +62,16 @@ class RunWriter:
             self.status("running", **status)
             for log in self._logs.values():
                 log.cut()
+            if self._names:
+                self._loggers = Loggers(self._names, self.run, self._config, status["step"])
 
     def metrics(self, row: dict[str, Any]) -> None:
         """Appends a row to metrics.jsonl."""
         if not self.enabled:
             return
         self._logs[METRICS].write(row)
+        if self._loggers is not None:
+            self._loggers.write(row)
         if self._write_events:
             if self._events is None:
                 self._events = EventWriter(self.run, row["step"])
@@ -94,8 +111,12 @@ class RunWriter:
             folder.write_status(self.run, state, **values, logs=logs)
 
     def close(self) -> None:
-        """Closes what is open, however the run ended."""
+        """Closes what is open, however the run ended, and writes metrics.csv."""
         for log in self._logs.values():
             log.close()
+        if self._logs:
+            write_csv(self.run)
+        if self._loggers is not None:
+            self._loggers.close()
         if self._events is not None:
             self._events.close()

@@ -138,10 +138,12 @@ def is_number(value: object) -> bool:
 
 
 def test_loss(run: Run) -> float:
-    """The loss of the last test; infinity if the run diverged."""
+    """The validation loss of the last test, or the test loss without validation images; infinity
+    if the run diverged."""
     if run.status.get("state") != "finished" or not run.tests:
         return math.inf
-    loss = run.tests[-1].get("test_loss")
+    last = run.tests[-1]
+    loss = last.get("validation_loss", last.get("test_loss"))
     return loss if isinstance(loss, float) and math.isfinite(loss) else math.inf
 
 

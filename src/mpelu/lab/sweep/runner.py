@@ -93,6 +93,8 @@ def _check_data(study: Study, options: Options, progress: bool) -> None:
         few = Config(
             data=config.data,
             data_dir=config.data_dir,
+            image_size=config.image_size,
+            crop=config.crop,
             preprocess="none",
             train_limit=1,
             test_limit=1,

@@ -31,9 +31,15 @@ def describe_run(
     """The settings of a run by topic, in reading order."""
     return {
         "data": f"{dataset.name}, {plural(dataset.train_count, 'training image')}, "
-        f"{plural(dataset.test_count, 'test image')}, "
+        + (
+            f"{plural(dataset.validation_count, 'validation image')}, "
+            if dataset.validation_count
+            else ""
+        )
+        + f"{plural(dataset.test_count, 'test image')}, "
         f"{plural(len(dataset.classes), 'class')}, "
         f"{dataset.channels} x {dataset.size} x {dataset.size}",
+        "testing": _testing(config, dataset),
         "preprocessing": _preprocessing(config, dataset),
         "augmentation": _augmentation(config, dataset),
         "network": _network(config, model),
@@ -61,6 +67,25 @@ def _length(schedule: Schedule) -> str:
     if schedule.position(schedule.steps) == 0:
         return f"{steps} in {plural(schedule.epochs, 'epoch')}"
     return f"{steps} ({schedule.steps / schedule.steps_per_epoch:.1f} epochs)"
+
+
+def _testing(config: Config, dataset: Dataset) -> str:
+    """Which images are tested when, and on which the best weights are chosen."""
+    interval = config.test_interval
+    count = plural(interval, config.length_unit)
+    every = f"every {count}" if interval > 1 else f"every {config.length_unit}"
+    note = f" ({dataset.test_note})" if dataset.test_note else ""
+    if not dataset.validation_count:
+        return (
+            f"{every} on the test images{note}; the best weights are chosen on them too "
+            "(--validation 0.1 would choose them on training images that are held out)"
+        )
+    drawn = f"{config.validation:g} of the training images, drawn by the seed and held out"
+    where = drawn if config.validation else "val/"
+    return (
+        f"{every} on the validation images ({where}), on which the best weights are chosen; once, "
+        f"at the end, on the test images{note}"
+    )
 
 
 def _of_group(group: str) -> list[str]:

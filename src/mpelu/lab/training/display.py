@@ -274,10 +274,14 @@ def test_line(row: dict[str, Any], unit: str) -> str:
         row: of metrics.jsonl.
         unit: "epoch" or "step", whichever the run counts.
     """
+    if "validation_error" in row:
+        train, kind = "", "validation"  # "train" would make the line too long
+    else:
+        train, kind = "train ", "test"
     return (
-        f"{unit} {row[unit]}: train loss {row['train_loss']:.4f}, error "
-        f"{row['train_error']:.2f} %; test loss {row['test_loss']:.4f}, error "
-        f"{row['test_error']:.2f} %"
+        f"{unit} {row[unit]}: {train}loss {row['train_loss']:.4f}, error "
+        f"{row['train_error']:.2f} %; {kind} loss {row[f'{kind}_loss']:.4f}, error "
+        f"{row[f'{kind}_error']:.2f} %"
     )
 
 

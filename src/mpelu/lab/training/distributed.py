@@ -97,15 +97,19 @@ def _attempt(action: Callable[[], T]) -> tuple[T | None, UserError | None]:
 
 
 def device_for(name: str) -> torch.device:
-    """The device that "auto", "cpu" or "cuda" stands for on this machine.
+    """The device that a value of Config's `device` stands for on this machine.
 
     Raises:
-        UserError: for "cuda" where torch has no GPU.
+        UserError: for a GPU that torch can't use here.
     """
     choose("device", name, DEVICES)
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("expected a GPU that torch can use, got none", field="device")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+        raise UserError("no CUDA device available", field="device")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise UserError("no MPS device available", field="device")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
 
 
 @contextlib.contextmanager
@@ -115,7 +119,7 @@ def join(device: str) -> Iterator[World]:
     An existing process group is used as it is.
 
     Args:
-        device: "auto", "cpu" or "cuda".
+        device: value of Config's `device`.
     """
     place = device_for(device)
     size = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1

@@ -1,4 +1,4 @@
-"""Loss and error of a network on a test set."""
+"""Loss and error of a network on test or validation images."""
 
 from __future__ import annotations
 
@@ -19,26 +19,36 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def evaluate(
-    model: nn.Module, dataset: Dataset, config: Config, world: World | None = None
+    model: nn.Module,
+    dataset: Dataset,
+    config: Config,
+    world: World | None = None,
+    split: str = "test",
 ) -> tuple[float, float]:
-    """Mean loss and error in % over the test set, without files that are damaged.
+    """Mean loss and error in % over the test or validation images, without damaged files.
 
     Args:
         model: the network; its mode is restored.
-        dataset: whose test set is used, each image once.
+        dataset: data set whose images are used, each once.
         config: batch size, precision and memory format.
         world: the processes that share the work; None for this one alone.
+        split: "test", or "validation" for a data set that has validation images.
     """
     device = next(model.parameters()).device
     world = World(device=device) if world is None else world
-    mine = world.share(torch.arange(dataset.test_count))
+    read, images_in_split = dataset.test, dataset.test_count
+    if split == "validation":
+        read, images_in_split = dataset.validation, dataset.validation_count
+    mine = world.share(torch.arange(images_in_split))
     was_training = model.training
     model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    wrong = torch.zeros((), dtype=torch.float64, device=device)
+    # Apple's GPUs have no double precision.
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    loss = torch.zeros((), dtype=wide, device=device)
+    wrong = torch.zeros((), dtype=wide, device=device)
     count = 0
     with torch.no_grad(), autocast(config, device):
-        for images, labels in dataset.test(mine.split(config.batch_size) if len(mine) else []):
+        for images, labels in read(mine.split(config.batch_size) if len(mine) else []):
             logits = model(to_memory_format(images, config)).float()
             loss += F.cross_entropy(logits, labels, reduction="sum")
             wrong += (logits.argmax(1) != labels).sum()

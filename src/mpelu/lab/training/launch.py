@@ -8,7 +8,7 @@ Under torchrun all processes call these functions alike, and the main one writes
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ def train(
     display: Display | None = None,
     mirror: str | None = None,
     tensorboard: bool = False,
+    loggers: Sequence[str] = (),
 ) -> Outcome:
     """Trains a network from the start.
 
@@ -47,6 +48,7 @@ def train(
         display: shows progress; by default, messages go to the logger "mpelu.lab".
         mirror: URL to download data from, instead of the official one.
         tensorboard: also write TensorBoard events to RUN/tensorboard.
+        loggers: loggers of your own, each as package.module:factory; see docs/training.md.
 
     Raises:
         UserError: for anything that can't work, before the folder is made; later, if the disk is
@@ -61,7 +63,7 @@ def train(
         check_installed()
     with session(config) as world:
         world.on_main(lambda: folder.check_new(run))
-        return _begin(Trainer(config, run, world, display, mirror, tensorboard))
+        return _begin(Trainer(config, run, world, display, mirror, tensorboard, loggers))
 
 
 def resume(
@@ -71,6 +73,7 @@ def resume(
     display: Display | None = None,
     mirror: str | None = None,
     tensorboard: bool = False,
+    loggers: Sequence[str] = (),
     trust: bool = False,
 ) -> Outcome:
     """Continues a run that was stopped, or extends one that has finished.
@@ -86,6 +89,7 @@ def resume(
         display: as for `train`.
         mirror: as for `train`.
         tensorboard: as for `train`.
+        loggers: as for `train`.
         trust: import the code that the run's config names, such as "mine:net".
 
     Returns:
@@ -113,7 +117,7 @@ def resume(
             return ended
         free = {name for name, info in FIELDS.items() if not info.decides}  # can be given
         with naming(run, {*free, *(changes or ())}):
-            trainer = Trainer(config, run, world, display, mirror, tensorboard)
+            trainer = Trainer(config, run, world, display, mirror, tensorboard, loggers)
         return _continue(trainer, before)
 
 
@@ -128,6 +132,8 @@ def _begin(trainer: Trainer) -> Outcome:
         trainer.schedule,
         trainer.world,
     )
+    if trainer.starting:
+        settings["initial weights"] = trainer.starting
     trainer.world.on_main(
         lambda: folder.create(
             trainer.run,
@@ -236,6 +242,7 @@ def _outcome(run: Path) -> Outcome | None:
         step=status.get("step", 0),
         test_error=status.get("test_error"),
         best_error=status.get("best_error"),
+        validation_error=status.get("validation_error"),
         exit_code=DIVERGED if status["state"] == "diverged" else 0,
     )
 

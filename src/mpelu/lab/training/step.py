@@ -174,6 +174,8 @@ class GradientStep:
         torch.default_generator.manual_seed(seed)
         if self.world.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+        elif self.world.device.type == "mps":
+            torch.mps.manual_seed(seed)
 
     def _synchronized(self, last: bool) -> contextlib.AbstractContextManager[object]:
         """Gradients are exchanged between processes with the last part only."""

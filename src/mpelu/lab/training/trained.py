@@ -52,8 +52,9 @@ def load_network(
     Args:
         run: the run folder.
         weights: "final", the weights at the end, or the newest ones if the run hasn't ended;
-            "last", the newest checkpoint; "best", the checkpoint with the lowest test error.
-        device: "auto" (the GPU if there is one), "cpu" or "cuda".
+            "last", the newest checkpoint; "best", the checkpoint with the lowest
+            validation error (test error, if the run has no validation images).
+        device: "auto" (CUDA if there is a GPU, otherwise the CPU), "cpu", "cuda" or "mps".
         trust: import the code that the run's config names, such as "mine:net".
 
     Raises:

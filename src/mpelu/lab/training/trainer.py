@@ -7,7 +7,7 @@ import copy
 import math
 import signal
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from mpelu.lab.checksums import LENGTH, check_log
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.run import checkpoint, files, folder
+from mpelu.lab.run.loggers import check as check_loggers
 from mpelu.lab.run.metrics import LOGS
 from mpelu.lab.run.writer import RunWriter
 from mpelu.lab.training import network
@@ -36,6 +37,7 @@ from mpelu.lab.training.optimizers import (
 from mpelu.lab.training.schedule import Schedule
 from mpelu.lab.training.seeds import derive, epoch_batches
 from mpelu.lab.training.session import stop_signals
+from mpelu.lab.training.starting import load_initial
 from mpelu.lab.training.step import BatchSums, GradientStep
 
 EXAMPLE_IMAGES = 128
@@ -55,11 +57,13 @@ class Outcome:
     message: str
     step: int
     test_error: float | None
-    """In %, of the last test."""
+    """In %, of the last test; with validation images there is one test, at the end."""
     best_error: float | None
-    """In %, the lowest of all tests."""
+    """In %, the lowest validation error, or the lowest test error without validation images."""
     exit_code: int
     """0 if it finished, 1 if it diverged, 130 after Ctrl-C or 143 after SIGTERM."""
+    validation_error: float | None = None
+    """In %, the last one; None without validation images."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -89,6 +93,7 @@ class State:
     test_error: float | None = None
     best_error: float | None = None
     best_step: int | None = None
+    validation_error: float | None = None
     since_epoch: Means = field(default_factory=Means)
     since_log: Means = field(default_factory=Means)
 
@@ -111,6 +116,7 @@ class Trainer:
         display: shows progress; None sends messages to the logger "mpelu.lab".
         mirror: URL to download data from, instead of the official one.
         tensorboard: also write TensorBoard events.
+        loggers: loggers of the user's own, as package.module:factory.
 
     Raises:
         UserError: if data, network and settings don't fit together.
@@ -124,8 +130,11 @@ class Trainer:
         display: Display | None = None,
         mirror: str | None = None,
         tensorboard: bool = False,
+        loggers: Sequence[str] = (),
     ) -> None:
         network.check_name(config)  # before what may be a long download
+        if loggers:
+            check_loggers(loggers)
         self.config, self.run, self.world = config, run, world
         self.dataset = world.main_first(
             lambda: data.load(
@@ -139,6 +148,10 @@ class Trainer:
         channels, size = self.dataset.channels, self.dataset.size
         example = example_images(config, self.dataset)
         self.model = network.build(config, len(self.dataset.classes), channels, size, example)
+        self.starting = ""
+        """Which weights the network starts from, in words, if they are not those of `init`."""
+        if config.initial_weights is not None and not any(checkpoint.candidates(run)):
+            self.starting = load_initial(self.model, config.initial_weights)
         classes = len(self.dataset.classes)
         network.check_size(self.model, channels, size, self._smallest_part(), classes)
         self.optimizer = build_optimizer(self.model, config, channels, size)
@@ -154,7 +167,13 @@ class Trainer:
             self.model.compile()
         self.gradient_step = GradientStep.of(self.model, config, world, self.schedule.steps)
         self.state = State()
-        self.writer = RunWriter(run, enabled=world.is_main, write_events=tensorboard)
+        self.writer = RunWriter(
+            run,
+            enabled=world.is_main,
+            write_events=tensorboard,
+            loggers=loggers,
+            config=asdict(config),
+        )
         self.display = (display or LogDisplay()) if world.is_main else Display()
         self.display.unit = "epoch" if config.iterations is None else "step"
         self.signals: list[int] = []
@@ -200,6 +219,8 @@ class Trainer:
             if self.gradient_step.scaler.is_enabled():
                 self.gradient_step.scaler.load_state_dict(contents["scaler"])
             self.state = State.from_values(contents["state"])
+            if self.dataset.validation_count and self.state.step < self.schedule.steps:
+                self.state.test_error = None  # the end of a run that is extended is yet to come
             self.writer.lengths = {name: contents["logs"][name][LENGTH] for name in LOGS}
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
             raise checkpoint.CheckpointError(str(error).splitlines()[0]) from None
@@ -246,6 +267,7 @@ class Trainer:
             raise
         finally:
             self.writer.close()
+            self.dataset.close()
             self.display.close()
 
     def _loop(self) -> Divergence | int | None:
@@ -397,8 +419,15 @@ class Trainer:
         self.world.broadcast_buffers(self.model)
         if self.result is not self.model:
             self.world.broadcast_buffers(self.result)
-        loss, error = evaluate(self.result, self.dataset, self.config, self.world)
-        state.test_error = error
+        measured: dict[str, float] = {}
+        if self.dataset.validation_count:
+            loss, error = self._evaluate("validation")
+            state.validation_error = error
+            measured = {"validation_loss": loss, "validation_error": error}
+        if not measured or state.step == self.schedule.steps:
+            loss, state.test_error = self._evaluate("test")
+            measured |= {"test_loss": loss, "test_error": state.test_error}
+        error = measured.get("validation_error", measured.get("test_error", math.inf))
         if state.best_error is None or error < state.best_error:
             state.best_error, state.best_step = error, state.step
         train_loss, train_error = state.since_epoch.values()
@@ -406,13 +435,15 @@ class Trainer:
             **self._row("test"),
             "train_loss": train_loss,
             "train_error": train_error,
-            "test_loss": loss,
-            "test_error": error,
+            **measured,
             "lr": lr,
         }
         self.writer.metrics(row)
         self._write_status("running", "")
         self.display.test(row)
+
+    def _evaluate(self, split: str) -> tuple[float, float]:
+        return evaluate(self.result, self.dataset, self.config, self.world, split)
 
     def _row(self, kind: str) -> dict[str, Any]:
         step = self.state.step
@@ -435,6 +466,7 @@ class Trainer:
             "test_error": now.test_error,
             "best_error": now.best_error,
             "best_step": now.best_step,
+            **({"validation_error": now.validation_error} if self.dataset.validation_count else {}),
         }
 
     def _outcome_of(self, ended: Divergence | int | None) -> Outcome:
@@ -445,6 +477,11 @@ class Trainer:
             message = (
                 f"finished after {plural(now.step, 'step')}: test error {now.test_error:.2f} %"
             )
+            if now.validation_error is not None:
+                message += (
+                    f", validation error {now.validation_error:.2f} % (lowest "
+                    f"{now.best_error:.2f} % after step {now.best_step})"
+                )
         elif isinstance(ended, Divergence):
             state, code, message = "diverged", DIVERGED, str(ended)
             more = {"diverged": asdict(ended)}
@@ -462,6 +499,7 @@ class Trainer:
             test_error=now.test_error,
             best_error=now.best_error,
             exit_code=code,
+            validation_error=now.validation_error,
         )
 
     def _smallest_part(self) -> int:

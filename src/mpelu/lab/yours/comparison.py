@@ -8,31 +8,39 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpelu import activations
 from mpelu.lab.config import Config
 from mpelu.lab.data import registry
-from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.errors import UserError, choose, flag, one_line
 from mpelu.lab.references import is_reference
 from mpelu.lab.run import files
 from mpelu.lab.run.folder import migrate_config
 from mpelu.lab.sweep.study import Options, Setting, Study
-from mpelu.lab.yours.costs import ArmCost, measure, steps_within
+from mpelu.lab.yours.costs import (
+    FEWEST_STEPS,
+    SHARE,
+    ArmCost,
+    measure,
+    steps_of_search,
+    steps_within,
+)
 from mpelu.lab.yours.model import OWN, read_model
 
 if TYPE_CHECKING:
     from mpelu.lab.sweep.gather import Gathered
     from mpelu.lab.sweep.results import Result
+    from mpelu.lab.yours.rates import Rate
 
 PLAN = "comparison.json"
 FORMAT = 1
 _TESTS = 10
 """Tests per run, so that the curves have a shape."""
-_FEWEST_STEPS = 10
+_FEWEST_TO_SEARCH = int(FEWEST_STEPS / SHARE)
+"""Steps per run from which a search for learning rates makes sense."""
 _LOOKED_AT = 200
 """Photographs whose sizes are looked at."""
 
@@ -79,7 +87,8 @@ class ModelComparison:
     """What is compared, and for how long each run trains."""
 
     config: Config
-    """Of every run, but for activation, initialization and seed."""
+    """Of every run, but for activation, initialization and seed. Where learning rates are searched
+    for, its learning rate is where the search starts."""
     arms: tuple[Arm, ...]
     """The first is what the others are compared with."""
     seeds: int
@@ -90,6 +99,16 @@ class ModelComparison:
     """What couldn't be swapped."""
     asked: dict[str, list[str]]
     """The names that were given; the model's own activation may have been added to them."""
+    search_steps: int = 0
+    """Steps of a run that searches for a learning rate; 0 to train all arms with the same one."""
+    has_validation: bool = False
+    """Whether the data has validation images of its own."""
+    rates: dict[str, Rate] = field(default_factory=dict)
+    """By the name of the arm, once they are found."""
+
+    def lr(self, arm: Arm) -> float:
+        """The learning rate of an arm."""
+        return self.rates[arm.name].value if arm.name in self.rates else self.config.lr
 
     def study(self, summarize: Callable[[ModelComparison, Gathered], Result]) -> Study:
         """The study that trains every arm with every seed.
@@ -102,7 +121,7 @@ class ModelComparison:
                 name=arm.name,
                 labels=(arm.label, arm.init),
                 paper="",
-                config=arm.config(self.config),
+                config=replace(arm.config(self.config), lr=self.lr(arm)),
             )
             for arm in self.arms
         ]
@@ -130,6 +149,8 @@ class ModelComparison:
             "costs": {name: asdict(cost) for name, cost in self.costs.items()},
             "notes": list(self.notes),
             "asked": self.asked,
+            "search_steps": self.search_steps,
+            "has_validation": self.has_validation,
         }
 
 
@@ -142,6 +163,7 @@ def plan(
     jobs: int,
     out: Path,
     say: Say,
+    search: bool | None = None,
 ) -> ModelComparison:
     """The comparison that the directory holds, or a new one, which is written there.
 
@@ -149,7 +171,7 @@ def plan(
     slowest arm has time for. All arms get the same number, and a resumed comparison keeps it.
 
     Args:
-        config: of every run; its length is set here.
+        config: config of every run; its length is set here.
         names: of activations; "own" is the model as it comes, and is added as the first unless
             one of the names is its activation.
         inits: initializations, each for every activation.
@@ -159,6 +181,8 @@ def plan(
         jobs: runs at a time.
         out: directory of the comparison.
         say: receives a line for each step that may take long.
+        search: whether each arm's learning rate is searched for, or all are trained with that of
+            the config; None to search if the budget has room for it.
 
     Raises:
         UserError: if something doesn't fit, or the directory holds another comparison.
@@ -166,11 +190,19 @@ def plan(
     if seeds < 1:
         raise UserError(f"expected a number >= 1, got {seeds}", field="seeds")
     limit = parse_budget(budget)
+    if search and isinstance(limit, int) and limit < _FEWEST_TO_SEARCH:
+        raise UserError(
+            f"auto requires a budget of at least {_FEWEST_TO_SEARCH} steps, got {budget!r}; give "
+            "one rate, such as --lr 0.1",
+            field="lr",
+        )
     _check_names(names, inits)
     asked = {"activations": list(names), "inits": list(inits)}
     found = _read(out)
     if found is not None:
-        return _resumed(found, config, asked, seeds, budget, out)
+        return _resumed(found, config, asked, seeds, budget, out, search)
+    from mpelu.lab.data.dataset import has_validation
+
     begun = time.monotonic()
     config, sized = _with_image_size(config)
     say(sized or "reading the data and the model")
@@ -185,11 +217,22 @@ def plan(
     costs = measure(config, arms, jobs, say)
     runs = len(arms) * seeds
     spent = time.monotonic() - begun
-    steps = limit if isinstance(limit, int) else steps_within(limit - spent, costs, runs, jobs)
-    if steps < _FEWEST_STEPS and not isinstance(limit, int):
+
+    def steps_of(searched: int) -> int:
+        if isinstance(limit, int):
+            return limit
+        return steps_within(limit - spent, costs, runs, jobs, searched)
+
+    steps = steps_of(0 if search is False else len(arms))
+    if search is None:
+        search = steps >= _FEWEST_TO_SEARCH
+        steps = steps if search else steps_of(0)
+    fewest = _FEWEST_TO_SEARCH if search else FEWEST_STEPS
+    if steps < fewest and not isinstance(limit, int):
+        kind = " after a search for learning rates (--lr 0.1 needs none)" if search else ""
         raise UserError(
-            f"expected time for {_FEWEST_STEPS} steps or more in each of {runs} "
-            f"runs, got {budget!r}, enough for {max(0, steps)}",
+            f"expected time for {fewest} steps or more in each of {runs} runs{kind}, got "
+            f"{budget!r}, enough for {max(0, steps)}",
             field="budget",
         )
     made = ModelComparison(
@@ -206,6 +249,8 @@ def plan(
         costs=costs,
         notes=(*([sized] if sized else []), *found_in.notes),
         asked=asked,
+        search_steps=steps_of_search(steps) if search else 0,
+        has_validation=has_validation(config),
     )
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -285,24 +330,6 @@ def parse_budget(text: str) -> float | int:
     return number * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def data_of(text: str, data_dir: str | None) -> dict[str, str | None]:
-    """The fields of a config for what --data names: a data set, a reference or a directory.
-
-    Raises:
-        UserError: if it is none of these.
-    """
-    if text in DATA_SETS or is_reference(text):
-        return {"data": text, "data_dir": data_dir}
-    folder = Path(text).expanduser()
-    if folder.is_dir():
-        if data_dir is not None:
-            raise UserError(f"can't be combined with the directory --data {text}", field="data_dir")
-        kind = "npz" if (folder / "train.npz").is_file() else "folder"
-        return {"data": kind, "data_dir": str(folder)}
-    choose("data", text, DATA_SETS, noun="data set or directory")
-    raise AssertionError
-
-
 def _check_names(names: Sequence[str], inits: Sequence[str]) -> None:
     for name in names:
         if name != OWN and not is_reference(name):
@@ -353,18 +380,22 @@ def _resumed(
     seeds: int,
     budget: str,
     out: Path,
+    search: bool | None,
 ) -> ModelComparison:
     try:
         # A plan has no schema; one of schema 3 is read as before, and a newer one stays as it is.
         before = Config.from_values(migrate_config({**found["config"], "schema": 3}))
         kept = ModelComparison(
-            config=replace(before, data_dir=config.data_dir),
+            config=replace(before, data_dir=config.data_dir, device=config.device),
             arms=tuple(Arm(**each) for each in found["arms"]),
             seeds=max(seeds, int(found["seeds"])),
             budget=str(found["budget"]),
             costs={name: ArmCost(**each) for name, each in found["costs"].items()},
             notes=tuple(found["notes"]),
             asked=dict(found["asked"]),
+            # Plans of earlier versions have neither.
+            search_steps=int(found.get("search_steps", 0)),
+            has_validation=bool(found.get("has_validation", False)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{out / PLAN}: damaged: {one_line(error)}", field="out") from error
@@ -374,6 +405,12 @@ def _resumed(
     )
     now |= {**asked, "budget": budget}
     then |= {**kept.asked, "budget": kept.budget}
+    if config.image_size is not None:  # otherwise the plan may have chosen one
+        now["image_size"], then["image_size"] = config.image_size, before.image_size
+    if kept.search_steps:
+        then["lr"] = "auto"
+    if search or (search is None and kept.search_steps):
+        now["lr"] = "auto"
     for name, value in now.items():
         if then.get(name) != value:
             raise UserError(

@@ -1,4 +1,4 @@
-"""What a training step of each arm costs, in time and memory."""
+"""What a training step of each arm costs, in time and memory, and what fits in a budget."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ _START = 4.0
 _SAFETY = 1.25
 """Runs side by side are slower than one that was measured alone."""
 _TESTS = 11
+ROUNDS = (3, 1, 1, 1, 2)
+"""Runs that search for an arm's learning rate, at most: three rates, each 4 times the one before;
+up to three more beyond the best, while it is at the edge; and half and twice the best."""
+SHARE = 0.25
+"""Length of a run of the search, as a share of that of the others."""
+FEWEST_STEPS = 10
+"""Of any run."""
 
 Say = Callable[[str], None]
 _Parts = list[tuple["Tensor", "Tensor"]]
@@ -70,16 +77,44 @@ def measure(config: Config, arms: Sequence[Arm], jobs: int, say: Say) -> dict[st
     return costs
 
 
-def steps_within(seconds: float, costs: dict[str, ArmCost], runs: int, jobs: int) -> int:
-    """Steps per run so that all runs end in time, if each were as slow as the slowest."""
-    fixed, step = _slowest(costs)
-    return int((seconds / math.ceil(runs / jobs) - fixed) / step)
+def steps_of_search(steps: int) -> int:
+    """Steps of a run that searches for a learning rate, where the others have so many."""
+    return max(FEWEST_STEPS, int(steps * SHARE))
 
 
-def seconds_for(steps: int, costs: dict[str, ArmCost], runs: int, jobs: int) -> float:
-    """The time within which all runs end, if each were as slow as the slowest."""
+def steps_within(
+    seconds: float, costs: dict[str, ArmCost], runs: int, jobs: int, searched: int = 0
+) -> int:
+    """Steps per run so that all runs end in time, if each were as slow as the slowest.
+
+    Args:
+        seconds: the time.
+        costs: of the arms.
+        runs: number of runs, without those that search for learning rates.
+        jobs: runs at a time.
+        searched: arms whose learning rate is searched for first.
+    """
     fixed, step = _slowest(costs)
-    return math.ceil(runs / jobs) * (fixed + steps * step)
+    turns, searches = math.ceil(runs / jobs), _turns_of_search(searched, jobs)
+    return int((seconds - (turns + searches) * fixed) / ((turns + searches * SHARE) * step))
+
+
+def seconds_for(
+    steps: int, costs: dict[str, ArmCost], runs: int, jobs: int, searched: int = 0
+) -> float:
+    """The time within which all runs end, if each were as slow as the slowest.
+
+    The arguments are those of `steps_within`.
+    """
+    fixed, step = _slowest(costs)
+    turns, searches = math.ceil(runs / jobs), _turns_of_search(searched, jobs)
+    in_search = steps_of_search(steps)
+    return turns * (fixed + steps * step) + searches * (fixed + in_search * step)
+
+
+def _turns_of_search(arms: int, jobs: int) -> int:
+    """How many times so many runs start side by side, until all rates are found."""
+    return sum(math.ceil(arms * runs / jobs) for runs in ROUNDS)
 
 
 def _slowest(costs: dict[str, ArmCost]) -> tuple[float, float]:

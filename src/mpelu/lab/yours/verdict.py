@@ -31,11 +31,14 @@ def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
     verdicts = [verdict(arm, base, differences[arm]) for arm in others]
     together = f"; they hold for all {len(others)} differences together" if len(others) > 1 else ""
     steps = comparison.config.iterations
+    tests = [test for each in gathered.ended() for test in each.run.tests]
+    measured = "Validation" if any("validation_error" in test for test in tests) else "Test"
     notes = [
         *verdicts,
         "differences: of test errors, in percentage points; the mean over seeds, each against "
         f"{base.title} with the same seed, and so the same initial weights and batches; 95 % "
         f"intervals by a paired t test{together}",
+        *_notes_of_rates(comparison),
         *([_DIVERGED] if any(each.diverged for each in gathered.ended()) else []),
         f"could show: the difference that so many seeds show with probability {POWER:.0%}",
         f"every run: {plural(steps or 0, 'step')} of {comparison.config.batch_size} images, "
@@ -53,19 +56,19 @@ def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
         data=comparison.config.data,
         header=(
             "activation", *(["init"] if _has_inits(comparison) else []), "test error %",
-            "difference [95 % interval]", "could show", "ms per step", "MiB",
+            "difference [95 % interval]", "could show", "ms per step", "MiB", "learning rate",
         ),
         rows=tuple(
             _row(comparison, arm, rows[arm], differences.get(arm)) for arm in comparison.arms
         ),
-        headline=_headline(rows, differences, verdicts),
+        headline=f"{_headline(rows, differences, verdicts)}; {_rates(comparison)}",
         notes=tuple(notes),
         plots=(
             Plot(
-                title="Test error, mean over seeds",
+                title=f"{measured} error, mean over seeds",
                 x_label="step",
-                y_label="test error %",
-                series=tuple(_curves(rows, "tests", "test_error")),
+                y_label=f"{measured.lower()} error %",
+                series=tuple(_curves(rows, "tests", f"{measured.lower()}_error")),
             ),
             Plot(
                 title="Training loss, mean over seeds",
@@ -150,6 +153,7 @@ def _row(
         Cell(detectable, float(detectable) if detectable else None),
         Cell(f"{1000 * cost.step:.3g}", 1000 * cost.step),
         Cell(f"{cost.memory:.3g}", cost.memory),
+        Cell(f"{comparison.lr(arm):g}", comparison.lr(arm)),
     )
 
 
@@ -198,7 +202,35 @@ def _diverged(rows: Mapping[Arm, SettingRuns]) -> list[str]:
 
 def _optimizer(comparison: ModelComparison) -> str:
     config = comparison.config
-    return f"{config.optimizer}, learning rate {config.lr:g}, {config.schedule} schedule"
+    return f"{config.optimizer}, {config.schedule} schedule"
+
+
+def _rates(comparison: ModelComparison) -> str:
+    """The learning rate of each arm, and whether one of them may be favored."""
+    if not comparison.rates:
+        return (
+            f"learning rate {comparison.config.lr:g} for all, which may favor an activation that "
+            "it suits (--lr auto finds one for each)"
+        )
+    rates = [f"{comparison.lr(arm):g} for {arm.title}" for arm in comparison.arms]
+    at_edge = [arm.title for arm in comparison.arms if comparison.rates[arm.name].is_at_edge]
+    edge = f", at the edge of what was tried for {listed(at_edge, 'and')}" if at_edge else ""
+    return f"learning rates found: {listed(rates, 'and')}{edge}"
+
+
+def _notes_of_rates(comparison: ModelComparison) -> list[str]:
+    """How learning rates were chosen, and what was found for each arm."""
+    if not comparison.rates:
+        return []
+    runs = sum(len(each.tried) for each in comparison.rates.values())
+    return [
+        f"learning rates: chosen by the error on validation images, in {plural(runs, 'run')} of "
+        f"{plural(comparison.search_steps, 'step')} with a seed that is not used for anything else",
+        *(
+            f"learning rate of {arm.title}: {comparison.rates[arm.name].describe()}"
+            for arm in comparison.arms
+        ),
+    ]
 
 
 def _curves(rows: dict[Arm, SettingRuns], kind: str, quantity: str) -> list[Series]:

@@ -109,11 +109,12 @@ function curvesOf(runs) {
     legend: false,
     entries,
   };
+  const measured = [...new Set(runs.map((run) => run.curves.on))].sort().join(" or ");
   const plots = [
     new Chart({
       id: "curves-error",
-      title: "Test error",
-      yLabel: "test error, %",
+      title: `${measured[0].toUpperCase()}${measured.slice(1)} error`,
+      yLabel: `${measured} error, %`,
       series: series("test_error"),
       ...shared,
     }),

@@ -15,7 +15,7 @@ const RUN_COLUMNS = [
   { name: "step", number: true, cell: stepCell },
   { name: "epochs", number: true, cell: (run) => numberCell(run.epochs, whole) },
   { name: "test error, %", number: true, cell: (run) => numberCell(run.test_error, percent) },
-  { name: "best, %", number: true, cell: (run) => numberCell(run.best_error, percent) },
+  { name: "best, %", number: true, cell: bestCell },
   { name: "network", cell: (run) => run.model || "–" },
   { name: "activation", cell: (run) => run.activation || "default" },
   { name: "init", cell: (run) => run.init || "–" },
@@ -54,6 +54,11 @@ function runsSection(data) {
 
 function numberCell(value, format) {
   return { text: value === null ? "–" : format(value), sort: value };
+}
+
+function bestCell(run) {
+  const on = run.validation_error === null ? "" : " (validation)";
+  return numberCell(run.best_error, (value) => percent(value) + on);
 }
 
 function stateCell({ state }) {
