@@ -128,7 +128,7 @@ def test_help_loads_nothing_slow(arguments: str) -> None:
         ),
         (
             "train --device gpu",
-            "--device: unknown value 'gpu'; did you mean 'cuda'? Choose auto, cpu or cuda",
+            "--device: unknown value 'gpu'; did you mean 'cuda'? Choose auto, cpu, cuda or mps",
         ),
         *(
             (

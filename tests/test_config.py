@@ -71,7 +71,7 @@ def test_there_is_a_test_each_epoch_or_each_thousand_iterations() -> None:
         ({"device": "opencl"}, "device: unknown value 'opencl'; choose auto, cpu, cuda or mps"),
         (
             {"nesterov": True, "momentum": 0.0},
-            "nesterov: expected a momentum above 0 with it, got 0",
+            "nesterov: requires a momentum above 0, got 0",
         ),
         ({"accumulate": 200}, "accumulate: expected at most the batch size, 128, got 200"),
         (

@@ -262,11 +262,9 @@ def test_the_default_learning_rate_follows_the_optimizer() -> None:
     assert Config().lr == 0.1
     assert Config(optimizer="adamw").lr == 0.001
     assert Config(optimizer="adamw", lr=0.01).lr == 0.01
-    with pytest.raises(UserError, match="nesterov: expected optimizer sgd with it, got adamw"):
+    with pytest.raises(UserError, match="nesterov: requires --optimizer sgd, got adamw"):
         Config(optimizer="adamw", nesterov=True)
-    with pytest.raises(
-        UserError, match="milestones: expected schedule steps with them, got cosine"
-    ):
+    with pytest.raises(UserError, match="milestones: require --schedule steps, got cosine"):
         Config(schedule="cosine", milestones=(3,))
 
 

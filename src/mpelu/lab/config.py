@@ -156,7 +156,7 @@ class Config:
         unset="the one the paper uses for the network", costs=True, extensible=True,
     )  # fmt: skip
     convert: str | None = _field(
-        None, "activation to put in place of those that the network has, as mpelu.convert does",
+        None, "replace the network's activations with this one, as mpelu.convert does",
         _NETWORK, label="activation in place of the network's own", costs=True, extensible=True,
     )  # fmt: skip
     alpha: float | None = _field(
@@ -181,8 +181,8 @@ class Config:
         label="shape of MPELU", choices=INIT_SHAPES, unset="as built; depth for --init deep",
     )  # fmt: skip
     init_sized: bool = _field(
-        False, "let --init exact know the size of the images, so that zero padding counts; "
-        "critical and deep always do", _NETWORK, label="initialization by size",
+        False, "account for zero padding (--init exact); critical and deep always do", _NETWORK,
+        label="initialization by size",
     )  # fmt: skip
     init_std: float = _field(
         0.01, "standard deviation of --init gaussian", _NETWORK,
@@ -244,8 +244,8 @@ class Config:
     nesterov: bool = _field(False, "use Nesterov momentum", _OPTIMIZATION, label="Nesterov")
     weight_decay: float = _field(1e-4, "weight decay", _OPTIMIZATION, least=0)
     activation_lr_mult: float = _field(
-        5.0, "learning rate multiplier of alpha, beta and the like", _OPTIMIZATION,
-        label="learning rate multiplier of alpha and beta", least=0,
+        5.0, "learning rate multiplier of activation parameters such as alpha and beta",
+        _OPTIMIZATION, label="learning rate multiplier of alpha and beta", least=0,
     )  # fmt: skip
     activation_decay_mult: float | None = _field(
         None, "weight decay multiplier of alpha, beta and PReLU's slopes", _OPTIMIZATION,
@@ -273,7 +273,7 @@ class Config:
         0.0, "label smoothing of the training loss", _OPTIMIZATION, least=0, below=1
     )
     clip_norm: float | None = _field(
-        None, "clip the norm of all gradients to this", _OPTIMIZATION,
+        None, "maximum gradient norm", _OPTIMIZATION,
         label="gradient norm clipped to", above=0,
     )  # fmt: skip
     ema: float | None = _field(
@@ -349,15 +349,11 @@ class Config:
                 f"expected increasing numbers, got {_shown(self.milestones)}", field="milestones"
             )
         if self.nesterov and not optimizer.has_nesterov:
-            raise UserError(
-                f"expected optimizer sgd with it, got {self.optimizer}", field="nesterov"
-            )
+            raise UserError(f"requires --optimizer sgd, got {self.optimizer}", field="nesterov")
         if self.milestones and self.schedule != "steps":
-            raise UserError(
-                f"expected schedule steps with them, got {self.schedule}", field="milestones"
-            )
+            raise UserError(f"require --schedule steps, got {self.schedule}", field="milestones")
         if self.nesterov and self.momentum == 0:
-            raise UserError("expected a momentum above 0 with it, got 0", field="nesterov")
+            raise UserError("requires a momentum above 0, got 0", field="nesterov")
 
     @property
     def test_interval(self) -> int:

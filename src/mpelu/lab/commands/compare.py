@@ -42,7 +42,7 @@ def add(subparsers: Any) -> None:
         "compare",
         description="Train a model with several activations, and say whether they differ.\n\n"
         "Runs with the same seed have the same initial weights and batches. Run the\n"
-        "same command again after an interruption: it goes on where it was.",
+        "same command again after an interruption: it resumes where it stopped.",
         epilog=_EXAMPLES,
     )
     parser.add_argument(
@@ -55,8 +55,8 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--activations", default="own,mpelu", metavar="LIST",
-        help="names with commas between; own is the model as it comes. The others are compared "
-        "with the first (default: own,mpelu)",
+        help="comma-separated names; \"own\" keeps the model's. The first is the baseline "
+        "(default: own,mpelu)",
     )  # fmt: skip
     parser.add_argument(
         "--inits", default="own", metavar="LIST",

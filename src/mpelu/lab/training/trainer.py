@@ -245,7 +245,7 @@ class Trainer:
                 self.display.warning(f"{path} can't be used: {error}")
         else:
             if unusable:
-                raise UserError(f"{self.run}: expected a checkpoint that can be used, got none")
+                raise UserError(f"{self.run}: no usable checkpoint")
         self.world.gather(None)  # all have read before anything is renamed
         if self.world.is_main:
             for path in unusable:
