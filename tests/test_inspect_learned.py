@@ -14,7 +14,7 @@ from mpelu.lab.inspecting import learned_parameters
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"schema": 4}')
     folder = tmp_path / "activations"
     folder.mkdir()
     for epoch in (0, 5, 10):
@@ -57,7 +57,7 @@ def test_while_a_run_goes_on(run: Path) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected a run folder \(with config\.json\), got none"):
         learned_parameters(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"schema": 4}')
     found = learned_parameters(tmp_path)
     assert (found.epochs, found.history, found.final) == ((), {}, {})
 

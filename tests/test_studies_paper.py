@@ -301,7 +301,8 @@ def test_studies_do_not_load_torch() -> None:
         "from mpelu.lab.sweep import Options\n"
         "for name in paper.names(): paper.find(name).runs(Options(scale='full'))\n"
         "from mpelu.lab.commands import list, reproduce\n"
-        "list.run(None)\n"
+        "from argparse import Namespace\n"
+        "list.run(Namespace(what='studies'))\n"
         "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

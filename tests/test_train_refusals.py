@@ -30,7 +30,7 @@ from mpelu.lab.training.launch import train
             "expected a residual",
         ),
         ({"activation": "gellu"}, "unknown activation 'gellu'; did you mean 'gelu'?"),
-        ({"activation": "relu", "beta": 1.0}, "beta: expected None"),
+        ({"activation": "relu", "beta": 1.0}, "beta: relu takes no beta"),
         ({"linear_std": (0.1, 0.1)}, "linear_std: expected 1 number, one per linear layer, got 2"),
         ({"device": "cuda"}, "device: no CUDA device available"),
         ({"device": "mps"}, "device: no MPS device available"),
