@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import math
 import operator
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,11 +64,11 @@ class Call:
     """Kind of the operation, one of `KINDS`; None for an operation that has none."""
 
     def __post_init__(self) -> None:
-        # A module goes by the name of its class, then by those of the base classes.
-        is_module = isinstance(self.target, nn.Module)
-        names = map(plain_name, type(self.target).__mro__ if is_module else (self.name,))
-        self.operation = next(names)
-        self.kind = KIND_OF.get(self.operation) or next(filter(None, map(KIND_OF.get, names)), None)
+        if isinstance(self.target, nn.Module):
+            self.operation, self.kind = _operation_of(type(self.target))
+        else:
+            self.operation = self.name.strip("_").replace("_", "").lower()
+            self.kind = KIND_OF.get(self.operation)
 
     @classmethod
     def of(
@@ -98,6 +99,18 @@ def name_of(function: Any) -> str:
     if name == "__get__":  # a property, such as Tensor.T
         name = str(getattr(getattr(function, "__self__", None), "__name__", name))
     return name.strip("_")
+
+
+def _operation_of(module: type[nn.Module]) -> tuple[str, str | None]:
+    """Returns the operation and the kind of a module by the names of its class and its bases."""
+    if module not in _OPERATIONS:
+        names = list(map(plain_name, module.__mro__))
+        kind = next(filter(None, map(KIND_OF.get, names)), None)
+        _OPERATIONS[module] = names[0], kind
+    return _OPERATIONS[module]
+
+
+_OPERATIONS: weakref.WeakKeyDictionary[type, tuple[str, str | None]] = weakref.WeakKeyDictionary()
 
 
 def plain_name(target: Any) -> str:

@@ -66,9 +66,9 @@ def changed_note(name: str) -> Note:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Plan:
-    """What to do with one weight."""
+    """What to do with one weight. Never changed; not frozen, since that doubles its cost."""
 
     name: str
     """Path of the parameter."""
