@@ -195,6 +195,20 @@ def test_a_target_counts_in_every_network() -> None:
     assert report.correlation == pytest.approx(0.02, rel=1e-3)
 
 
+@pytest.mark.parametrize("returned", [None, -1.0, "0.1"])
+def test_a_rule_that_gives_no_standard_deviation_is_named(returned: Any) -> None:
+    class Wrong(init.Method):
+        name = "wrong"
+
+        def rule(self, incoming: init.Incoming) -> Any:
+            return returned
+
+    with pytest.raises(ValueError, match=r"from Wrong.rule for 0.weight, got "):
+        init.initialize_(mlp(), method=Wrong())
+    with pytest.raises(NotImplementedError, match=r"Method requires a method rule"):
+        init.initialize_(mlp(), method=init.Method())
+
+
 def test_a_name_is_taken_once() -> None:
     for name in ("exact", "own"):
         with pytest.raises(ValueError, match=f"'{name}' is taken"):

@@ -122,7 +122,7 @@ class Method:
 
     def rule(self, incoming: Incoming) -> Value:
         """Returns the standard deviation of a weight: one number or one for each group."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} requires a method rule(self, incoming)")
 
     def rule_and_bias(self, incoming: Incoming) -> tuple[Value, float]:
         """Returns the standard deviation of a weight and the variance of the layer's biases."""

@@ -278,6 +278,11 @@ class _Walk:
                 can_shift=method.sets_biases and self._can_shift(index, layer, signal),
             )
             std, bias_variance = method.rule_and_bias(incoming)
+            if not isinstance(std, (int, float, Tensor)) or average(std) < 0:
+                raise ValueError(
+                    f"initialize_: expected a standard deviation from {type(method).__name__}.rule "
+                    f"for {key[0]}, got {std!r}"
+                )
         found = Plan(
             name=key[0],
             key=key,
