@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mpelu.elementwise import ElementwiseFunction, average, exponential, leaky, remembered
 from mpelu.graph import NORMS, Call, Layer
+from mpelu.init.methods import Deep, Fitted
 from mpelu.init.operations import added_signals
 from mpelu.init.plan import Plan
 from mpelu.init.planner import Planned
@@ -34,6 +35,28 @@ CRITICAL_TARGET, TARGET = 0.5, 0.3
 Without them, inputs are also pushed apart, so the same shape has a smaller C_f(0)."""
 LARGEST_BETA = 1.0
 """Largest beta without a target: shallow networks don't get more curvature than ELU has."""
+
+
+def shape_for(planned: Planned, method: Fitted) -> tuple[list[MPELU], float] | None:
+    """Chooses beta for the MPELUs of a network. Returns them with their beta, or None if they keep
+    their shapes.
+
+    Raises:
+        ValueError: if there is no MPELU to shape, or no beta reaches the method's target.
+    """
+    structure = Structure(planned, method.sets_biases)
+    modules = structure.modules
+    if not modules:
+        if isinstance(method, Deep) and method.target is None:
+            return None
+        raise ValueError(
+            f"initialize_: {method.name} with shapes requires a trained MPELU in the model"
+        )
+    try:
+        beta = structure.beta(method.target)
+    except ValueError as error:
+        raise ValueError(f"initialize_: target: {error}") from error
+    return None if beta is None else (modules, beta)
 
 
 def report_depth(

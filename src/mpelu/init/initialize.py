@@ -30,11 +30,11 @@ from mpelu.graph import (
     unchanged_on_error,
     unwrap,
 )
-from mpelu.init.depth import Structure, report_depth, shaped
+from mpelu.init.depth import report_depth, shape_for, shaped
 from mpelu.init.fill import fill_all_, reset_norms_, zero_weights
 from mpelu.init.lsuv import lsuv_
 from mpelu.init.measure import Measured, balance_gradients_, measure_
-from mpelu.init.methods import LSUV, Deep, Fitted, Gaussian, Method, find_method
+from mpelu.init.methods import LSUV, Fitted, Gaussian, Method, find_method
 from mpelu.init.operations import is_known
 from mpelu.init.planner import plan
 from mpelu.init.report import Initialization, rows_of
@@ -110,21 +110,11 @@ def initialize_(
     with contextlib.ExitStack() as guards:
         guards.enter_context(evaluating(parametrizations))
         planned = plan(calls, weights, used, zeros)
-        if isinstance(used, Fitted) and used.shapes:
-            structure = Structure(planned, used.sets_biases)
-            is_optional = isinstance(used, Deep) and used.target is None
-            if not structure.modules and not is_optional:
-                raise ValueError(
-                    f"initialize_: {used.name} with shapes requires a trained MPELU in the model"
-                )
-            try:
-                beta = structure.beta(used.target) if structure.modules else None
-            except ValueError as error:
-                raise ValueError(f"initialize_: target: {error}") from error
-            if beta is not None:
-                guards.enter_context(shaped(structure.modules, beta))
-                planned = plan(calls, weights, used, zeros)
-        # No weight has been written yet.
+        shape = shape_for(planned, used) if isinstance(used, Fitted) and used.shapes else None
+        if shape is not None:
+            guards.enter_context(shaped(*shape))
+            planned = plan(calls, weights, used, zeros)
+        # Nothing but alpha and beta has been written yet.
         if inputs is not None:
             guards.enter_context(unchanged_on_error(model))
         elif (
