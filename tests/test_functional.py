@@ -264,7 +264,9 @@ def test_every_path_through_the_kernel(outer: int, channels: int, inner: int, al
     b.requires_grad_()
     grads = torch.autograd.grad(mpelu.mpelu(x, a, b), (x, a, b), grad)
     for got, expected in zip(grads, reference.gradients(grad, x, a, b), strict=True):
-        assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+        # Sums of hundreds of terms may cancel: relative to the largest gradient.
+        largest = max(1.0, expected.abs().max().item())
+        assert_close(got.double(), expected, rtol=1e-5, atol=1e-5 * largest)
 
 
 @pytest.mark.parametrize("shape", [(3, 70_001), (64, 4096), (200, 5000), (8, 4096, 2, 2)])
