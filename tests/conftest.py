@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import pytest
 import torch
+from ways import INTERPRETED, Run, needs_native
 
 import mpelu
-from mpelu.kernels import gpu, native, registry
+from mpelu.kernels import native, registry
 
 # A shell starts background jobs deaf to Ctrl-C, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,10 +24,9 @@ if native.library is None:
     os.environ.setdefault("MPELU_BACKEND", "eager")
 
 # Started by test_triton.py, in a process whose kernels Triton interprets.
-collect_ignore = [] if os.environ.get("TRITON_INTERPRET") else ["interpreted_triton.py"]
-
-
-Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+collect_ignore = (
+    [] if os.environ.get("TRITON_INTERPRET") else ["core/operator/interpreted_triton.py"]
+)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -48,13 +48,6 @@ def eager_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "KERNELS", {})
 
 
-def needs_native() -> None:
-    if native.library is None:
-        pytest.skip(f"no native kernel: {native.reason}")
-
-
-# tests/test_triton.py starts pytest once more, with Triton's interpreter for tensors on the CPU.
-INTERPRETED = registry.KERNELS.get("cpu", {}).get(torch.float32) is gpu
 _compiled = torch.compile(mpelu.mpelu, fullgraph=True, dynamic=False)
 
 

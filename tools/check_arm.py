@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 import reference  # noqa: E402
 

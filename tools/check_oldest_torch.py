@@ -51,7 +51,7 @@ def main() -> None:
         run([*pip, "--no-deps", "--force-reinstall", *map(str, wheel.glob("*.whl"))])
         # Deprecations of an old torch are not ours to repair.
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
-        run([*command, *(f"tests/test_{name}.py" for name in TESTS)], PYTHONPATH="")
+        run([*command, *(f"tests/core/operator/test_{name}.py" for name in TESTS)], PYTHONPATH="")
     print(f"passed with torch {options.torch}, Python {sys.version.split()[0]}")
 
 

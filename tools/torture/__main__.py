@@ -17,17 +17,17 @@ from torture import bit_flips, crash_points, fuzz
 from torture.cases import Attack
 
 TESTS = {
-    "killed while training, at random and in saves": ["tests/test_train_resume.py"],
-    "damaged and malicious checkpoints": ["tests/test_train_checkpoint.py"],
-    "damaged, missing and swept files": ["tests/test_run_verification.py"],
-    "hostile images, archives and JSON": ["tests/test_hostile_files.py"],
-    "servers that misbehave": ["tests/test_data_download.py"],
-    "requests to the report": ["tests/test_report_serve.py"],
-    "hostile names on the page, in a browser": ["tests/test_report_browser.py"],
+    "killed while training, at random and in saves": ["tests/lab/training/test_train_resume.py"],
+    "damaged and malicious checkpoints": ["tests/lab/training/test_train_checkpoint.py"],
+    "damaged, missing and swept files": ["tests/lab/run/test_run_verification.py"],
+    "hostile images, archives and JSON": ["tests/lab/test_hostile_files.py"],
+    "servers that misbehave": ["tests/lab/data/test_data_download.py"],
+    "requests to the report": ["tests/report/test_report_serve.py"],
+    "hostile names on the page, in a browser": ["tests/report/test_report_browser.py"],
     "closed pipes and terminals, interrupts": [
-        "tests/test_train_display.py", "tests/test_command_line.py",
+        "tests/lab/training/test_train_display.py", "tests/lab/commands/test_command_line.py",
     ],
-    "killed workers and runners of studies": ["tests/test_studies_runner.py"],
+    "killed workers and runners of studies": ["tests/lab/sweep/test_studies_runner.py"],
 }  # fmt: skip
 """Attacks that are tests, by what they do."""
 SHOWN = 10
