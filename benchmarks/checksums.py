@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from mpelu.lab import checksums
+from mpelu.lab import files
 from mpelu.lab.config import Config
 from mpelu.lab.run import checkpoint
 from mpelu.lab.training.launch import train
@@ -74,13 +74,13 @@ def of_a_run(run: Path) -> None:
         model="resnet-20", activation="mpelu", iterations=100, batch_size=64, log_every=1,
         checkpoint_every=10, test_every=50, threads=1,
     )  # fmt: skip
-    setattr(checksums, "hashlib", TimedHashlib(watch))  # noqa: B010 (mypy)
+    setattr(files, "hashlib", TimedHashlib(watch))  # noqa: B010 (mypy)
     began = time.perf_counter()
     train(config, run)
     total = time.perf_counter() - began
     share = watch.seconds / total
     print(f"a run of 100 steps: {total:.1f} s, hashing {1000 * watch.seconds:.1f} ms, {share:.3%}")
-    setattr(checksums, "hashlib", hashlib)  # noqa: B010 (mypy)
+    setattr(files, "hashlib", hashlib)  # noqa: B010 (mypy)
 
 
 def of_weights(folder: Path) -> None:
@@ -91,7 +91,7 @@ def of_weights(folder: Path) -> None:
     plain: list[float] = []
     checked: list[float] = []
     for _ in range(ROUNDS):
-        for times, read in ((plain, load_file), (checked, checksums.read_tensors)):
+        for times, read in ((plain, load_file), (checked, files.read_tensors)):
             began = time.perf_counter()
             read(path)
             times.append(time.perf_counter() - began)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab import files
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import files
 from mpelu.lab.sweep.gather import FoundRun, Gathered, is_number
 from mpelu.lab.sweep.statistics import Pairing, pair_seeds
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpelu.lab import load_network
-from mpelu.lab.run import files, folder
+from mpelu.lab import files, load_network
+from mpelu.lab.run import folder
 
 WEIGHTS = Path(__file__).parents[1] / "docs" / "results" / "weights"
 ACTIVATIONS = ("relu", "mpelu")

@@ -21,7 +21,7 @@ from mpelu.lab import data
 from mpelu.lab.config import Config
 from mpelu.lab.data.own import read_npz
 from mpelu.lab.errors import UserError
-from mpelu.lab.reading import parse_json, read_bytes
+from mpelu.lab.files import parse_json, read_bytes
 from mpelu.lab.reporting.runs import read_run
 from mpelu.lab.run.verification import verify
 

@@ -27,7 +27,7 @@ from mpelu.lab.reporting.learned import BINS, MOST_EPOCHS
 from mpelu.lab.reporting.results import read_result
 from mpelu.lab.reporting.runs import read_run
 from mpelu.lab.reporting.values import LONGEST_TEXT, number, text
-from mpelu.lab.run import snapshots
+from mpelu.lab.run import checkpoint
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=2000), st.integers(4, 400))
@@ -138,7 +138,7 @@ def test_training_writes_the_order_the_report_reads(tmp_path: Path) -> None:
     model = nn.Sequential(OrderedDict(stem=mpelu.MPELU(2), blocks=mpelu.MPELU(2)))
     path = write_run(tmp_path / "run", epochs=1)
     (path / "activations").mkdir()
-    snapshots.write(path, 1, model)
+    checkpoint.write_snapshot(path, 1, model)
     assert [kind["layers"]["names"] for kind in read_run(path)["learned"]] == [
         ["stem", "blocks"],
         ["stem", "blocks"],

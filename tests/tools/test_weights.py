@@ -12,10 +12,10 @@ import pytest
 import torch
 from torture.bit_flips import flip
 
-from mpelu.lab import cli, data, load_network
-from mpelu.lab.run import files, folder
+from mpelu.lab import cli, data, files, load_network
+from mpelu.lab.run import folder
 from mpelu.lab.run.verification import verify
-from mpelu.lab.training.evaluation import evaluate
+from mpelu.lab.training.step import evaluate
 from mpelu.lab.training.trained import check_data
 from research import weights
 

@@ -257,7 +257,7 @@ def _result() -> bytes:
 
 
 def _read_weights(folder: Path) -> Reader:
-    from mpelu.lab.checksums import read_tensors
+    from mpelu.lab.files import read_tensors
 
     def read(data: bytes) -> object:
         path = folder / "weights.safetensors"
@@ -268,12 +268,12 @@ def _read_weights(folder: Path) -> Reader:
 
 
 def _read_snapshot(folder: Path) -> Reader:
-    from mpelu.lab.run import snapshots
+    from mpelu.lab.run import checkpoint
 
     def read(data: bytes) -> object:
         path = folder / "epoch-0001.safetensors"
         path.write_bytes(data)
-        return snapshots.read(path, framework="np")
+        return checkpoint.read_snapshot(path, framework="np")
 
     return read
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from mpelu.lab.paper import reproduce
     from mpelu.lab.reporting import WrittenReport, write_report
     from mpelu.lab.training.display import Display
-    from mpelu.lab.training.evaluation import evaluate
     from mpelu.lab.training.launch import resume, train
+    from mpelu.lab.training.step import evaluate
     from mpelu.lab.training.trained import TrainedNetwork, load_network
     from mpelu.lab.training.trainer import Outcome
 
@@ -51,7 +51,7 @@ _HOMES = {
     "TrainedNetwork": "training.trained",
     "UserError": "errors",
     "WrittenReport": "reporting",
-    "evaluate": "training.evaluation",
+    "evaluate": "training.step",
     "inspect_config": "inspecting",
     "inspect_run": "inspecting",
     "load_network": "training.trained",

@@ -24,11 +24,9 @@ from mpelu.activations import TABLE
 from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.data.registry import HINT as DATA_HINT
 from mpelu.lab.errors import UserError, choose, listed
-from mpelu.lab.optimizers import OPTIMIZERS
-from mpelu.lab.optimizers import find as find_optimizer
-from mpelu.lab.reading import parse_json
+from mpelu.lab.files import parse_json
+from mpelu.lab.optimization import OPTIMIZERS, SCHEDULES, find_optimizer
 from mpelu.lab.references import is_reference
-from mpelu.lab.schedules import SCHEDULES
 
 DATA = tuple(DATA_SETS)
 PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")

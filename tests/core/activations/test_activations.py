@@ -30,7 +30,7 @@ from mpelu.lab.colors import COLORS
 from mpelu.lab.errors import listed
 from mpelu.lab.inspecting import learned_parameters
 from mpelu.lab.reporting.runs import read_run
-from mpelu.lab.run import snapshots
+from mpelu.lab.run import checkpoint, folder
 
 Function = Callable[[float], float]
 LAMBDA, SELU_ALPHA = 1.0507009873554804934, 1.6732632423543772848
@@ -395,7 +395,7 @@ def test_a_registered_activation_everywhere(
     )  # fmt: skip
     run = tmp_path / "run"
     train(config, run)
-    last = snapshots.read(list(snapshots.find(run).values())[-1])
+    last = checkpoint.read_snapshot(list(folder.find_snapshots(run).values())[-1])
     assert last.tensors
     assert set(last.labels.values()) == {"gain of Bend"}
     assert all((values != 0.5).any() for values in last.tensors.values())  # it learned
@@ -421,8 +421,8 @@ def test_a_registered_activation_everywhere(
 
 def test_the_report_shows_it_where_it_is_not_registered(tmp_path: Path) -> None:
     record = mpelu.register_activation("bend", Bend)
-    (tmp_path / snapshots.FOLDER).mkdir()
-    snapshots.write(tmp_path, 0, nn.Sequential(Bend(2), mpelu.MPELU(2), Bend(3)))
+    (tmp_path / folder.SNAPSHOTS).mkdir()
+    checkpoint.write_snapshot(tmp_path, 0, nn.Sequential(Bend(2), mpelu.MPELU(2), Bend(3)))
     del TABLE["bend"]
     del activations.table.BY_CLASS[record.module]
     labels = {each["label"]: each["layers"]["names"] for each in read_run(tmp_path)["learned"]}
@@ -439,8 +439,8 @@ def test_two_activations_with_a_parameter_of_the_same_name(tmp_path: Path) -> No
             return input.relu() * self.alpha[0]
 
     mpelu.register_activation("alpha", Alpha)
-    (tmp_path / snapshots.FOLDER).mkdir()
-    snapshots.write(tmp_path, 0, nn.Sequential(mpelu.MPELU(2), Alpha(2)))
+    (tmp_path / folder.SNAPSHOTS).mkdir()
+    checkpoint.write_snapshot(tmp_path, 0, nn.Sequential(mpelu.MPELU(2), Alpha(2)))
     kinds = {each["name"]: each for each in read_run(tmp_path)["learned"]}
     assert len(kinds) == 3
     assert [each["label"] for each in kinds.values()] == [

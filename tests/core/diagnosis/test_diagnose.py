@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import mpelu
 from mpelu.diagnosis import Diagnosis
-from mpelu.lab.yours.doctor import random_samples
+from mpelu.lab.doctor import random_samples
 
 
 def plain(

@@ -19,19 +19,18 @@ from torch import nn
 from torch.nn import functional as F
 
 import mpelu
-from mpelu.lab import Config, cli, load_network, train
+from mpelu.lab import Config, cli, files, load_network, train
+from mpelu.lab.compare.comparison import Arm, ModelComparison, parse_budget, plan
+from mpelu.lab.compare.costs import ArmCost, seconds_for, steps_within
+from mpelu.lab.compare.verdict import summarize, verdict
 from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import files
 from mpelu.lab.run.folder import Run
 from mpelu.lab.sweep.gather import FoundRun, Gathered, SettingRuns
 from mpelu.lab.sweep.results import Result
 from mpelu.lab.sweep.statistics import pair_seeds, paired_difference
 from mpelu.lab.training import network
-from mpelu.lab.training.swapping import swap_activations
-from mpelu.lab.yours.comparison import Arm, ModelComparison, parse_budget, plan
-from mpelu.lab.yours.costs import ArmCost, seconds_for, steps_within
-from mpelu.lab.yours.verdict import summarize, verdict
+from mpelu.lab.training.network import swap_activations
 
 NETWORK = """
 import torch

@@ -11,13 +11,13 @@ import numpy
 import pytest
 from command_helpers import refused
 
-from mpelu.lab import Config, cli, train
-from mpelu.lab.run import files, folder
+from mpelu.lab import Config, cli, files, train
+from mpelu.lab.compare.comparison import plan
+from mpelu.lab.compare.costs import ROUNDS, ArmCost, seconds_for, steps_within
+from mpelu.lab.compare.rates import Score, best_place, next_places
+from mpelu.lab.run import folder
 from mpelu.lab.sweep import executors
-from mpelu.lab.training.seeds import derive
-from mpelu.lab.yours.comparison import plan
-from mpelu.lab.yours.costs import ROUNDS, ArmCost, seconds_for, steps_within
-from mpelu.lab.yours.rates import Score, best_place, next_places
+from mpelu.lab.training.process import derive
 
 UNLUCKY = tuple(derive(seed, "network") for seed in (1, 3))
 NETWORK = f"""

@@ -14,8 +14,8 @@ from command_helpers import refused
 from safetensors.torch import load_file
 from train_helpers import equal, final
 
-from mpelu.lab import Config, UserError, cli, load_network, resume, train
-from mpelu.lab.run import files, folder
+from mpelu.lab import Config, UserError, cli, files, load_network, resume, train
+from mpelu.lab.run import folder
 from mpelu.lab.training.trainer import Trainer
 
 MINE = '''
@@ -232,7 +232,7 @@ def test_clipping_limits_the_step(here: Path) -> None:
 
 
 def test_schedules() -> None:
-    from mpelu.lab.training.schedule import Schedule
+    from mpelu.lab.optimization import Schedule
 
     def rates(**values: object) -> list[float]:
         config = Config.from_values({"iterations": 10, "lr": 1.0, "batch_size": 10, **values})
@@ -288,7 +288,10 @@ def test_extending_a_schedule_that_depends_on_the_length_warns(
             "--model mine:not_a_module",
             "--model: mine:not_a_module: expected a torch.nn.Module, got int",
         ),
-        ("--model mine:wants_more", "--model: mine:wants_more raised TypeError: wants_more()"),
+        (
+            "--model mine:wants_more",
+            "--model: mine:wants_more needs depth; give it with --model-options depth=VALUE",
+        ),
         (
             "--model mine:seven",
             "--model: expected outputs of shape [batch, 10], one per class of the data, got "

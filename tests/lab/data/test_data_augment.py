@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from mpelu.lab.config import Config
-from mpelu.lab.data import augment, load
-from mpelu.lab.data.augment import RandomCrop, center_crop
+from mpelu.lab.data import load, preprocess
+from mpelu.lab.data.preprocess import RandomCrop, center_crop
 from mpelu.lab.errors import UserError
 
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ def test_every_crop_and_flip(
     image_size: int, less: int, padding: int, dtype: torch.dtype, table: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(augment, "_LARGEST_TABLE", augment._LARGEST_TABLE if table else 0)
+        patch.setattr(preprocess, "_LARGEST_TABLE", preprocess._LARGEST_TABLE if table else 0)
         check_all(image_size, max(1, image_size - less), padding, dtype)
 
 

@@ -12,15 +12,16 @@ import torch
 from PIL import Image
 
 from mpelu.lab.config import Config
-from mpelu.lab.data import dataset, digits, load, read_image, registry, restore_preprocess
-from mpelu.lab.data.images import LabeledImages
+from mpelu.lab.data import dataset, load, read_image, registry, restore_preprocess
+from mpelu.lab.data import images as data_images
+from mpelu.lab.data.images import DIGITS, LabeledImages
 from mpelu.lab.errors import UserError
 
 CPU = torch.device("cpu")
 
 
 def read_digits() -> tuple[LabeledImages, LabeledImages]:
-    train, test, *_ = digits.read()
+    train, test, *_ = data_images.read_digits()
     assert isinstance(train, LabeledImages)
     assert isinstance(test, LabeledImages)
     return train, test
@@ -30,7 +31,10 @@ def test_split() -> None:
     train, test = read_digits()
     assert train.images.shape == (1437, 1, 8, 8)
     assert test.images.shape == (360, 1, 8, 8)
-    pixels, whole = np.load(digits.FILE)["images"], np.bincount(np.load(digits.FILE)["labels"])
+    pixels, whole = (
+        np.load(DIGITS)["images"],
+        np.bincount(np.load(DIGITS)["labels"]),
+    )
     for half, share in ((train, 0.8), (test, 0.2)):
         assert half.images.dtype == torch.uint8
         assert (half.images.min().item(), half.images.max().item()) == (0, 255)
@@ -45,21 +49,21 @@ def test_split() -> None:
 
 
 def test_the_file_is_small_and_unchanged() -> None:
-    assert digits.FILE.stat().st_size < 100_000
-    with np.load(digits.FILE) as file:
+    assert DIGITS.stat().st_size < 100_000
+    with np.load(DIGITS) as file:
         images, labels = file["images"], file["labels"]
     assert (images.shape, labels.shape) == ((1797, 8, 8), (1797,))
     assert hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest() == (
         "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
     )
-    notice = digits.FILE.with_suffix(".txt").read_text()
+    notice = DIGITS.with_suffix(".txt").read_text()
     assert "CC BY 4.0" in notice
     assert "https://doi.org/10.24432/C50P49" in notice
 
 
 def test_the_file_holds_what_scikit_learn_has() -> None:
     theirs = pytest.importorskip("sklearn.datasets").load_digits()
-    with np.load(digits.FILE) as file:
+    with np.load(DIGITS) as file:
         assert file["images"].astype(theirs.images.dtype).tobytes() == theirs.images.tobytes()
         assert file["labels"].astype(theirs.target.dtype).tobytes() == theirs.target.tobytes()
 
@@ -194,6 +198,6 @@ def test_data_depends_on_no_other_package_of_the_lab() -> None:
     program = (
         "import sys, mpelu.lab.data.dataset, mpelu.lab.data.cifar\n"
         "names = {name.split('.')[2] for name in sys.modules if name.startswith('mpelu.lab.')}\n"
-        "assert names == {'atomic', 'checksums', 'data', 'errors', 'reading', 'references'}, names"
+        "assert names == {'data', 'errors', 'files', 'references'}, names"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mpelu.lab import atomic
+from mpelu.lab import files
 from mpelu.lab.config import PREPROCESS, Config
 from mpelu.lab.data import load, preprocess, restore_preprocess
 from mpelu.lab.data.images import LabeledImages, resize
@@ -161,7 +161,7 @@ def test_fitted_on_the_training_set_only() -> None:
     assert not torch.equal(states[0], states[2])
 
 
-def files(folder: Path) -> list[Path]:
+def cached(folder: Path) -> list[Path]:
     return sorted(folder.glob("gcn-zca-*.safetensors"))
 
 
@@ -184,7 +184,7 @@ def test_whitening_is_fitted_once(
     config = Config(preprocess="gcn-zca")
     states = [load(config, CPU).preprocess.state() for _ in range(3)]
     assert len(fits) == 1
-    assert len(files(home / ".cache" / "mpelu")) == 1
+    assert len(cached(home / ".cache" / "mpelu")) == 1
     for state in states:
         assert torch.equal(state["matrix"], states[0]["matrix"])
         assert torch.equal(state["mean"], states[0]["mean"])
@@ -194,8 +194,8 @@ def test_whitening_is_fitted_once(
     assert len(fits) == 3
     load(Config(preprocess="gcn-zca", image_size=6, data_dir=str(tmp_path / "data")), CPU)
     assert len(fits) == 4
-    assert len(files(tmp_path / "data" / "cache")) == 1
-    assert len(files(home / ".cache" / "mpelu")) == 3
+    assert len(cached(tmp_path / "data" / "cache")) == 1
+    assert len(cached(home / ".cache" / "mpelu")) == 3
 
 
 def flip_a_bit(content: bytes) -> bytes:
@@ -217,7 +217,7 @@ def test_damaged_cache_is_computed_again(
     fits = count_fits(monkeypatch)
     config = Config(preprocess="gcn-zca")
     good = load(config, CPU).preprocess.state()
-    (path,) = files(home / ".cache" / "mpelu")
+    (path,) = cached(home / ".cache" / "mpelu")
     content = path.read_bytes()
     path.write_bytes(damage(content))
     with caplog.at_level(logging.WARNING):
@@ -250,8 +250,8 @@ def test_cache_that_cannot_be_written(
     (tmp_path / "data" / "cache").write_bytes(b"a file")
     config = Config(preprocess="gcn-zca", data_dir=str(tmp_path / "data"))
     first = load(config, CPU)
-    assert len(files(home / ".cache" / "mpelu")) == 1
-    for path in files(home / ".cache" / "mpelu"):
+    assert len(cached(home / ".cache" / "mpelu")) == 1
+    for path in cached(home / ".cache" / "mpelu"):
         path.unlink()
     (home / ".cache" / "mpelu").rmdir()
     (home / ".cache" / "mpelu").write_bytes(b"a file")
@@ -268,7 +268,7 @@ def test_nothing_is_written_to_a_read_only_folder(home: Path, tmp_path: Path) ->
     folder.chmod(0o555)
     load(Config(preprocess="gcn-zca", data_dir=str(folder)), CPU)
     assert list(folder.iterdir()) == []
-    assert len(files(home / ".cache" / "mpelu")) == 1
+    assert len(cached(home / ".cache" / "mpelu")) == 1
 
 
 def test_resizing() -> None:
@@ -318,11 +318,11 @@ def test_processes_that_fit_at_the_same_time_all_leave_a_whole_file(
     def rename_late(source: Path, target: Path) -> None:
         monkeypatch.setattr(os, "getpid", lambda: 2)
         monkeypatch.setattr(os, "replace", rename)
-        atomic.write(path, b"x" * 1000, shared=True)
+        files.write(path, b"x" * 1000, shared=True)
         rename(source, target)
 
     monkeypatch.setattr(os, "getpid", lambda: 1)
     monkeypatch.setattr(os, "replace", rename_late)
-    atomic.write(path, b"x" * 1000, shared=True)
+    files.write(path, b"x" * 1000, shared=True)
     assert path.read_bytes() == b"x" * 1000
     assert list(tmp_path.iterdir()) == [path]

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from mpelu.lab import cli
+from mpelu.lab import cli, files
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import checkpoint, files, folder, snapshots
+from mpelu.lab.run import checkpoint, folder
 from mpelu.lab.training.launch import resume
 from mpelu.lab.training.trained import load_network
 from mpelu.lab.training.trainer import Trainer
@@ -84,7 +84,7 @@ def test_eval_inspect_and_report(
 
 def test_weights_and_snapshots_are_read(interrupted: Path) -> None:
     assert load_network(interrupted, "best").source.name == "best.pt"
-    assert list(snapshots.find(interrupted)) == [0, 1]
+    assert list(folder.find_snapshots(interrupted)) == [0, 1]
 
 
 def set_schema(run: Path, schema: object) -> None:

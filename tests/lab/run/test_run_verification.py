@@ -13,9 +13,9 @@ from PIL import Image
 from torture.bit_flips import flip
 from train_helpers import small, status
 
-from mpelu.lab import cli
+from mpelu.lab import cli, files
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import checkpoint, files, folder
+from mpelu.lab.run import checkpoint, folder
 from mpelu.lab.run.verification import verify
 from mpelu.lab.training.launch import resume, train
 from mpelu.lab.training.trained import load_network

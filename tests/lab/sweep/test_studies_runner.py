@@ -18,12 +18,11 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from mpelu.lab import cli, paper
+from mpelu.lab import cli, files, paper
 from mpelu.lab.commands import reproduce
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.paper import convergence
-from mpelu.lab.run import files
 from mpelu.lab.run import folder as runs
 from mpelu.lab.sweep import executors, results, runner
 from mpelu.lab.sweep.executors import JobOutcome, failed, perform

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from train_helpers import final, rows, small, status
 
 from mpelu.lab.run import checkpoint
-from mpelu.lab.run.lock import lock
+from mpelu.lab.run.folder import lock
 from mpelu.lab.training.launch import resume, train
 
 NO_NORM = small(
@@ -45,7 +45,7 @@ torch.set_num_threads(1)
 from mpelu.lab.errors import UserError
 from mpelu.lab.config import Config
 from mpelu.lab.training.display import Display, Lines
-from mpelu.lab.training.distributed import World
+from mpelu.lab.training.process import World
 from mpelu.lab.training.launch import resume, train
 from mpelu.lab.training.trainer import Trainer
 

@@ -18,8 +18,8 @@ from mpelu.lab import cli
 from mpelu.lab.run import checkpoint
 from mpelu.lab.training import network
 from mpelu.lab.training.display import Display, Progress
-from mpelu.lab.training.distributed import World
 from mpelu.lab.training.launch import resume, train
+from mpelu.lab.training.process import World
 
 
 @pytest.mark.parametrize("lr", [1e3, 1e9])

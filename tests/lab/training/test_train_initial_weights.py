@@ -13,7 +13,7 @@ from train_helpers import equal, final, small
 from mpelu.lab import resume, train
 from mpelu.lab.errors import UserError
 from mpelu.lab.training.display import Display, Lines, Progress
-from mpelu.lab.training.starting import load_initial
+from mpelu.lab.training.trained import load_initial
 
 
 @pytest.fixture(scope="module")

@@ -17,16 +17,17 @@ from unittest.mock import MagicMock
 import pytest
 from train_helpers import small
 
+from mpelu.lab import files
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import files, folder
-from mpelu.lab.run.lock import lock
+from mpelu.lab.run import folder
+from mpelu.lab.run.folder import lock
 from mpelu.lab.training.launch import resume, train
 
 HOLD = """
 import sys
 from pathlib import Path
 from mpelu.lab.errors import UserError
-from mpelu.lab.run.lock import lock
+from mpelu.lab.run.folder import lock
 sys.stdin.readline()
 try:
     with lock(Path(sys.argv[1])):

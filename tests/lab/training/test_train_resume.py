@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, Literal, NoReturn
 import pytest
 from train_helpers import begin, equal, final, rows, small, status
 
-from mpelu.lab import atomic
+from mpelu.lab import files
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import checkpoint, files, metrics
-from mpelu.lab.run.metrics import read_rows
+from mpelu.lab.run import checkpoint, writer
+from mpelu.lab.run.folder import read_rows
 from mpelu.lab.training.display import Lines
 from mpelu.lab.training.launch import resume, train
 from mpelu.lab.training.trainer import Outcome, Trainer
@@ -167,10 +167,10 @@ def break_write(patch: pytest.MonkeyPatch, target: Path, stage: str, error: Exce
 
         return call
 
-    patch.setattr(atomic, "open", opening, raising=False)
+    patch.setattr(files, "open", opening, raising=False)
     patch.setattr(os, "fsync", failing("fsync", os.fsync))
     patch.setattr(os, "replace", failing("replace", os.replace))
-    patch.setattr(atomic, "sync_directory", failing("folder", atomic.sync_directory))
+    patch.setattr(files, "sync_directory", failing("folder", files.sync_directory))
 
 
 @pytest.mark.parametrize("stage", ["open", "write", "fsync"])
@@ -189,10 +189,10 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(
 
 
 def test_a_full_disk_while_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(self: metrics.Log, row: dict[str, Any]) -> NoReturn:
+    def write(self: writer.Log, row: dict[str, Any]) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(metrics.Log, "write", write)
+    monkeypatch.setattr(writer.Log, "write", write)
     with pytest.raises(UserError, match="No space left on device"):
         train(small(), tmp_path / "run")
 

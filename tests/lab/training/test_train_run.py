@@ -20,15 +20,15 @@ import mpelu
 from mpelu import models
 from mpelu.lab import data
 from mpelu.lab.config import Config
+from mpelu.lab.optimization import build_optimizer
+from mpelu.lab.run import checkpoint
 from mpelu.lab.run import folder as runs
-from mpelu.lab.run import snapshots
 from mpelu.lab.training import network
 from mpelu.lab.training.describe import describe_run
 from mpelu.lab.training.display import Lines
 from mpelu.lab.training.launch import train
-from mpelu.lab.training.optimizers import build_optimizer, set_lr
-from mpelu.lab.training.seeds import derive, epoch_batches
-from mpelu.lab.training.session import session
+from mpelu.lab.training.process import derive, epoch_batches, session
+from mpelu.lab.training.step import set_lr
 from mpelu.lab.training.trainer import Outcome, Trainer
 
 
@@ -112,7 +112,7 @@ def test_rows_are_means_over_the_samples_since(tmp_path: Path) -> None:
 
 def test_snapshots_of_activations(tmp_path: Path) -> None:
     train(small(epochs=2), tmp_path / "run")
-    folder = tmp_path / "run" / snapshots.FOLDER
+    folder = tmp_path / "run" / runs.SNAPSHOTS
     assert sorted(path.name for path in folder.iterdir()) == [
         f"epoch-000{epoch}.safetensors" for epoch in (0, 1, 2)
     ]
@@ -127,11 +127,11 @@ def test_snapshots_of_activations(tmp_path: Path) -> None:
 def test_prelu_is_kept_and_relu_has_nothing_to_keep(tmp_path: Path) -> None:
     kept = {}
     for name in ("prelu", "relu"):
-        (tmp_path / name / snapshots.FOLDER).mkdir(parents=True)
+        (tmp_path / name / runs.SNAPSHOTS).mkdir(parents=True)
         model = network.build(small(activation=name), 10, 1, 8)
-        snapshots.write(tmp_path / name, 0, model)
-        kept[name] = snapshots.find(tmp_path / name)
-    found = snapshots.read(kept["prelu"][0]).tensors
+        checkpoint.write_snapshot(tmp_path / name, 0, model)
+        kept[name] = runs.find_snapshots(tmp_path / name)
+    found = checkpoint.read_snapshot(kept["prelu"][0]).tensors
     assert found
     assert all(name.endswith(".weight") for name in found)
     assert kept["relu"] == {}
@@ -279,7 +279,7 @@ def test_quiet_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_groups_and_their_counts() -> None:
     config = small(last_lr_mult=0.1, bias_lr_mult=2.0, bias_decay_mult=0.0)
     model = network.build(config, 10, 1, 8)
-    sgd = build_optimizer(model, config, 1, 8)
+    sgd = build_optimizer(model, config, network.last_layer(model, config, 1, 8))
     total = sum(p.numel() for group in sgd.param_groups for p in group["params"])
     assert total == sum(p.numel() for p in model.parameters())
     set_lr(sgd, 0.5)
@@ -292,7 +292,9 @@ def by_name(**values: Any) -> dict[str, tuple[float, float]]:
     model = network.build(config, 10, 1, 8)
     of = {
         id(parameter): (group["lr"] / config.lr, group["weight_decay"] / 0.5)
-        for group in build_optimizer(model, config, 1, 8).param_groups
+        for group in build_optimizer(
+            model, config, network.last_layer(model, config, 1, 8)
+        ).param_groups
         for parameter in group["params"]
     }
     return {name: of[id(parameter)] for name, parameter in model.named_parameters()}
@@ -326,7 +328,7 @@ def multipliers(**values: Any) -> set[tuple[float, float]]:
     """Learning rate and weight decay of each group, as multiples of the config's."""
     config = small(weight_decay=0.5, **values)
     model = network.build(config, 10, 1, 8)
-    groups = build_optimizer(model, config, 1, 8).param_groups
+    groups = build_optimizer(model, config).param_groups
     return {(group["lr"] / config.lr, group["weight_decay"] / 0.5) for group in groups}
 
 
@@ -396,7 +398,7 @@ def faults(size=8 << 20, times=20):
         libc.free(block)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-from mpelu.lab.training.session import keep_freed_memory
+from mpelu.lab.training.process import keep_freed_memory
 usual = faults()
 with keep_freed_memory():
     kept = faults()

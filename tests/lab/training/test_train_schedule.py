@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_helpers import small
 
+from mpelu.lab.optimization import Schedule
 from mpelu.lab.paper import table11
-from mpelu.lab.training.distributed import World
-from mpelu.lab.training.schedule import Schedule
-from mpelu.lab.training.seeds import derive, epoch_batches
+from mpelu.lab.training.process import World, derive, epoch_batches
 from mpelu.lab.training.step import GradientStep
 from research import depth
 

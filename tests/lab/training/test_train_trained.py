@@ -8,12 +8,11 @@ import pytest
 import torch
 from train_helpers import equal, small
 
-from mpelu.lab import cli, data
+from mpelu.lab import cli, data, files
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import files
 from mpelu.lab.run.folder import CHECKPOINTS
-from mpelu.lab.training.evaluation import evaluate
 from mpelu.lab.training.launch import train
+from mpelu.lab.training.step import evaluate
 from mpelu.lab.training.trained import load_network
 
 

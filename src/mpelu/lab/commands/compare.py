@@ -22,7 +22,7 @@ from mpelu.lab.commands.reproduce import (
 )
 from mpelu.lab.config import INIT
 from mpelu.lab.errors import UserError
-from mpelu.lab.schedules import SCHEDULES
+from mpelu.lab.optimization import SCHEDULES
 
 _FIELDS = (
     "data_dir", "image_size", "crop", "model_options", "batch_size", "optimizer", "momentum",
@@ -91,12 +91,12 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from mpelu.lab.compare import comparison, rates
+    from mpelu.lab.compare.costs import ROUNDS, seconds_for
+    from mpelu.lab.compare.verdict import summarize
     from mpelu.lab.config import Config
     from mpelu.lab.sweep import runner
     from mpelu.lab.sweep.estimate import duration
-    from mpelu.lab.yours import comparison, rates
-    from mpelu.lab.yours.costs import ROUNDS, seconds_for
-    from mpelu.lab.yours.verdict import summarize
 
     fields = given(arguments)
     fields.pop("model", None)  # a positional argument, which isn't the option of a run

@@ -63,9 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not has_data and with_data:
         raise UserError("needs --data", field=with_data[0])
 
+    from mpelu.lab import doctor
     from mpelu.lab.commands.output import console
     from mpelu.lab.tables import make_table
-    from mpelu.lab.yours import doctor
 
     if has_data:
         from mpelu.lab.config import Config

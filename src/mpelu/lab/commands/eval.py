@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     from mpelu.lab.errors import UserError, plural
     from mpelu.lab.references import check_trusted
     from mpelu.lab.run.folder import read_config
-    from mpelu.lab.training.evaluation import evaluate
+    from mpelu.lab.training.step import evaluate
     from mpelu.lab.training.trained import check_data
 
     named = read_config(arguments.folder).references

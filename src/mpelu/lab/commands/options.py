@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mpelu.lab.config import FIELDS, TYPES, Config
 from mpelu.lab.data.registry import named
 from mpelu.lab.errors import flag, listed
-from mpelu.lab.reading import parse_json
+from mpelu.lab.files import parse_json
 from mpelu.lab.run.folder import WEIGHT_CHOICES
 
 if TYPE_CHECKING:

@@ -173,7 +173,7 @@ def _config(arguments: argparse.Namespace, values: Mapping[str, Any]) -> Config:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from mpelu.lab.run.files import read_json
+    from mpelu.lab.files import read_json
     from mpelu.lab.run.folder import SCHEMA, migrate_config
 
     try:

@@ -21,7 +21,7 @@ import torch
 from mpelu.lab.data.download import DownloadProgress, fetch
 from mpelu.lab.data.images import LabeledImages, Splits
 from mpelu.lab.errors import UserError, one_line
-from mpelu.lab.reading import read_bytes
+from mpelu.lab.files import read_bytes
 
 if TYPE_CHECKING:
     from mpelu.lab.data.registry import DataSetInfo

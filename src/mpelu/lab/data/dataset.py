@@ -10,22 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mpelu.lab.checksums import digest
 from mpelu.lab.data import preprocess as preprocessing
-from mpelu.lab.data.augment import PADDING, RandomCrop
 from mpelu.lab.data.download import DownloadProgress
 from mpelu.lab.data.folder import decode
-from mpelu.lab.data.images import (
-    CHUNK,
-    ImageFiles,
-    LabeledImages,
-    Splits,
-    hold_out,
-)
-from mpelu.lab.data.preprocess import Preprocess
+from mpelu.lab.data.images import CHUNK, ImageFiles, LabeledImages, Splits, hold_out
+from mpelu.lab.data.preprocess import PADDING, Preprocess, RandomCrop
 from mpelu.lab.data.readers import BatchReader, FileReader, InMemoryReader
 from mpelu.lab.data.registry import DataSetInfo, find, image_sizes
 from mpelu.lab.errors import UserError, one_line
+from mpelu.lab.files import digest
 
 if TYPE_CHECKING:
     from mpelu.lab.config import Config

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mpelu.lab.data.images import ImageFiles, Splits
 from mpelu.lab.errors import UserError
-from mpelu.lab.reading import open_regular
+from mpelu.lab.files import open_regular
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile

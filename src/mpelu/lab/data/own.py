@@ -16,7 +16,7 @@ from torch import Tensor
 from mpelu.lab import references
 from mpelu.lab.data.images import LabeledImages, Splits
 from mpelu.lab.errors import UserError, one_line
-from mpelu.lab.reading import open_regular
+from mpelu.lab.files import open_regular
 
 _CHANNELS = (1, 3)
 MOST_CLASSES = 100_000

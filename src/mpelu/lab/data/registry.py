@@ -133,9 +133,9 @@ def image_sizes(config: Config) -> tuple[int, int]:
 
 
 def _read_digits(info: DataSetInfo, data_dir: Path | None) -> Splits:
-    from mpelu.lab.data import digits
+    from mpelu.lab.data import images
 
-    return digits.read()
+    return images.read_digits()
 
 
 def _read_cifar(info: DataSetInfo, data_dir: Path | None) -> Splits:

@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from mpelu.graph import evaluating
-from mpelu.lab import data
-from mpelu.lab.checksums import seal_json
+from mpelu.lab import data, files
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
+from mpelu.lab.files import seal_json
 from mpelu.lab.inspecting.layers import activation_statistics, measure_gradients
 from mpelu.lab.inspecting.learned import LearnedParameters, learned_parameters
 from mpelu.lab.inspecting.residuals import residual_histogram
 from mpelu.lab.references import check_trusted
-from mpelu.lab.run import files, folder
+from mpelu.lab.run import folder
 from mpelu.lab.training import network
-from mpelu.lab.training.distributed import device_for
+from mpelu.lab.training.process import device_for
 from mpelu.lab.training.trained import check_data, load_network
 from mpelu.lab.training.trainer import example_images
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mpelu.activations import learnable_parameters
 from mpelu.graph import unwrap
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import folder, snapshots
+from mpelu.lab.run import checkpoint, folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ def learned_parameters(source: nn.Module | Path) -> LearnedParameters:
             labels={each.name: each.label for each in learned},
         )
     folder.read_config_values(source)
-    paths = snapshots.find(source)
+    paths = folder.find_snapshots(source)
     read = [_read(source, path) for path in paths.values()]
     found = [_flat(each.tensors) for each in read]
     names = found[0].keys() if found else ()
@@ -67,9 +67,9 @@ def learned_parameters(source: nn.Module | Path) -> LearnedParameters:
     return LearnedParameters(epochs=tuple(paths), history=history, final=final, labels=labels)
 
 
-def _read(run: Path, path: Path) -> snapshots.Snapshot:
+def _read(run: Path, path: Path) -> checkpoint.Snapshot:
     try:
-        return snapshots.read(path)
+        return checkpoint.read_snapshot(path)
     except ValueError as error:
         raise UserError(f"{run}: {error}") from None
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from mpelu.lab import files
 from mpelu.lab.errors import UserError
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import GAUSSIAN, PLAIN_SOURCES, plain
-from mpelu.lab.run import files
 from mpelu.lab.run import folder as runs
 from mpelu.lab.sweep.gather import Gathered, is_number
 from mpelu.lab.sweep.results import Cell, Result

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpelu.lab.reporting.values import LARGEST, natural, number, text
-from mpelu.lab.run import snapshots
+from mpelu.lab.run import checkpoint, folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,9 +39,9 @@ def learned_histograms(run: Path, problems: list[str]) -> list[dict[str, Any]]:
     epochs: list[tuple[int, Tensors]] = []
     labels: dict[str, str] = {}
     in_depth = True
-    for epoch, path in spread(list(snapshots.find(run).items())):
+    for epoch, path in spread(list(folder.find_snapshots(run).items())):
         try:
-            snapshot = snapshots.read(path, framework="np")
+            snapshot = checkpoint.read_snapshot(path, framework="np")
         except ValueError as error:
             problems.append(text(str(error)))
             continue
@@ -73,7 +73,7 @@ def spread(items: list[Item], most: int = MOST_EPOCHS) -> list[Item]:
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
 
 
-def _finite(snapshot: snapshots.Snapshot) -> Tensors:
+def _finite(snapshot: checkpoint.Snapshot) -> Tensors:
     """Finite values by name in order of depth, or in order of name if it isn't known."""
     import numpy as np
 

@@ -12,10 +12,10 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab import files
 from mpelu.lab.colors import activation_styles
 from mpelu.lab.errors import UserError
 from mpelu.lab.reporting.collection import Cache, collect, problems
-from mpelu.lab.run import files
 
 CHART = ("dom.js", "axes.js", "draw.js", "pointer.js", "save.js", "chart.js")
 EXPLORER = ("math.js", *CHART, "header.js", "cases.js", "explorer.js")

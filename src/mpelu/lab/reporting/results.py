@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab import files
 from mpelu.lab.colors import color_name
 from mpelu.lab.reporting.curves import downsample
 from mpelu.lab.reporting.values import integer, items, number, objects, text, texts
-from mpelu.lab.run import files
 
 RESULT = "result.json"
 FORMAT = 1

@@ -6,12 +6,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab import files
 from mpelu.lab.colors import color_name
 from mpelu.lab.errors import UserError, one_line
 from mpelu.lab.reporting.curves import learning_curves
 from mpelu.lab.reporting.learned import learned_histograms
 from mpelu.lab.reporting.values import integer, number, objects, text
-from mpelu.lab.run import files, folder, metrics
+from mpelu.lab.run import folder
 from mpelu.lab.run.folder import Run
 
 QUANTITIES = (
@@ -77,7 +78,7 @@ def _data_set(config: dict[str, Any]) -> str:
 
 def _speed(path: Path) -> float | None:
     """Median images per second, or None if nothing was logged."""
-    rows, _ = folder.read_log(path, metrics.SPEED)
+    rows, _ = folder.read_log(path, folder.SPEED)
     found = [number(row.get("images_per_second")) for row in rows]
     speeds = [each for each in found if each is not None]
     return number(statistics.median(speeds), digits=3) if speeds else None

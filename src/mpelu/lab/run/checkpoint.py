@@ -1,8 +1,13 @@
-"""Checkpoints: the last two and the best, each complete or absent.
+"""Tensors of a run: checkpoints, final weights, and snapshots of activations.
 
-A checkpoint is written by torch.save as a zip archive, whose checksums reveal damage. It is read
-with weights_only=True, so it can't run code. The weights alone are stored beside it in the
-safetensors format, also with a checksum.
+The last two checkpoints and the best are kept, each complete or absent. A checkpoint is written by
+torch.save as a zip archive, whose checksums reveal damage. It is read with weights_only=True, so it
+can't run code. The weights alone are stored beside it in the safetensors format, also with a
+checksum.
+
+A snapshot holds the learnable parameters of activations, at up to 50 epochs of a run. It is
+activations/epoch-NNNN.safetensors. Its tensors are named MODULE.PARAMETER, for example
+``layer1.0.act.alpha``.
 """
 
 from __future__ import annotations
@@ -13,15 +18,16 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
+from mpelu.activations import TABLE, learnable_parameters
+from mpelu.lab import files
+from mpelu.lab.files import open_regular, read_tensors, seal_tensors
+from mpelu.lab.run.folder import CHECKPOINTS, SNAPSHOTS, WEIGHTS
 
-from mpelu.lab.checksums import seal_tensors
-from mpelu.lab.reading import open_regular
-from mpelu.lab.run import files
-from mpelu.lab.run.folder import CHECKPOINTS, WEIGHTS
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 
 KEPT = 2
 FORMAT = 3
@@ -59,6 +65,8 @@ def save(run: Path, step: int, contents: dict[str, Any], *, best: bool) -> None:
     Raises:
         OSError: if it can't be written; earlier checkpoints are intact.
     """
+    import torch
+
     path = path_of(run, step)
     files.write(path.with_suffix(".safetensors"), to_bytes(result_weights(contents)))
     buffer = io.BytesIO()
@@ -101,6 +109,8 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: if it is damaged, or holds anything but tensors and plain values.
     """
+    import torch
+
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             wrong = archive.testzip()
@@ -144,3 +154,59 @@ def to_bytes(weights: Mapping[str, Tensor]) -> bytes:
         result[name] = dense.clone() if dense.data_ptr() in seen else dense
         seen.add(dense.data_ptr())
     return seal_tensors(result)
+
+
+_LABELS = {
+    parameter.attribute: record.label_of(parameter)
+    for record in TABLE.values()
+    for parameter in record.parameters
+}
+"""By attribute, for snapshots of versions that didn't write labels."""
+
+
+class Snapshot(NamedTuple):
+    """The parameters of activations after an epoch."""
+
+    tensors: dict[str, Any]
+    """By name."""
+    is_ordered: bool
+    """Whether they are in order of depth (otherwise of name)."""
+    labels: dict[str, str]
+    """Labels by name, such as "α of MPELU"; none for what isn't an activation's parameter."""
+
+
+def write_snapshot(run: Path, epoch: int, model: nn.Module) -> None:
+    """Writes the snapshot of an epoch, in float32; none if nothing is learnable.
+
+    safetensors sorts its tensors by name, so the metadata holds the names in order of depth, each
+    with a tab and its label, such as "α of MPELU".
+    """
+    found = list(learnable_parameters(model))
+    if found:
+        order = "\n".join(f"{each.name}\t{' '.join(each.label.split())}" for each in found)
+        values = {each.name: each.parameter.detach().float().cpu() for each in found}
+        data = seal_tensors(values, order=order)
+        files.write(run / SNAPSHOTS / f"epoch-{epoch:04d}.safetensors", data)
+
+
+def read_snapshot(path: Path, framework: str = "pt") -> Snapshot:
+    """Reads a snapshot.
+
+    Args:
+        path: the file.
+        framework: "pt" for torch tensors, "np" for numpy arrays without importing torch.
+
+    Raises:
+        ValueError: in one line, if the file is damaged.
+    """
+    try:
+        found, about = read_tensors(path, framework=framework)
+    except ValueError as error:
+        raise ValueError(f"{SNAPSHOTS}/{error}") from None
+    names = sorted(found)
+    lines = str(about.get("order", "")).split("\n")
+    labels = {name: label for name, _, label in (line.partition("\t") for line in lines)}
+    is_ordered = sorted(labels) == names
+    tensors = {name: found[name] for name in (labels if is_ordered else names)}
+    known = {name: labels.get(name) or _LABELS.get(name.rpartition(".")[2]) for name in tensors}
+    return Snapshot(tensors, is_ordered, {name: label for name, label in known.items() if label})

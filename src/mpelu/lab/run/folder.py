@@ -1,4 +1,4 @@
-"""The run folder: the contract between what trains and what shows.
+"""The run folder, the contract between what trains and what shows: its files, and its lock.
 
     config.json               every field of Config, and the schema version of the folder
     environment.json          versions, processor, revision, command, settings in words
@@ -30,23 +30,24 @@ import ctypes
 import glob
 import json
 import os
+import re
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpelu.lab.checksums import seal_tensors
+from mpelu.lab import files
 from mpelu.lab.config import CONSTANT_WARMUP_LR, Config
 from mpelu.lab.errors import UserError
-from mpelu.lab.run import files, snapshots
-from mpelu.lab.run.metrics import LOGS, METRICS, read_rows
+from mpelu.lab.files import LENGTH, check_log, parse_lines, read_bytes, seal_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 SCHEMA = 4
 OLDEST = 3
@@ -61,13 +62,20 @@ STATUS = "status.json"
 HISTORY = "history.jsonl"
 WEIGHTS = "model.safetensors"
 CHECKPOINTS = "checkpoints"
+SNAPSHOTS = "activations"
 TENSORBOARD = "tensorboard"
 INSPECTION = "inspect.json"
 INSPECTION_FIGURE = "inspect.png"
 TOP5 = "top5.json"
 CARD = "card.json"
 CARD_DIGEST = "sha256_of_weights"
-
+LOCK = "lock"
+LOCK_HOLDER = "lock.json"
+METRICS = "metrics.jsonl"
+CSV = "metrics.csv"
+SPEED = "speed.jsonl"
+LOGS = (METRICS, SPEED)
+_SNAPSHOT = re.compile(r"epoch-(\d{1,12})\.safetensors")
 _TRIES = 3
 STATES = ("running", "finished", "diverged", "interrupted", "failed")
 ENDED = ("finished", "diverged")
@@ -151,6 +159,41 @@ def read_log(
     return read_rows(run / name, logs.get(name) if isinstance(logs, dict) else None)
 
 
+def read_rows(path: Path, record: object = None) -> tuple[list[dict[str, Any]], str]:
+    """The rows of a log, and in words what is wrong with it; empty if nothing is.
+
+    Args:
+        path: the file.
+        record: what status.json says about it. What comes later in the file isn't returned: it was
+            being written when the run was killed, and is cut off when the run is resumed.
+    """
+    try:
+        data = read_bytes(path)
+    except FileNotFoundError:
+        return [], f"{path.name} is missing"
+    except ValueError as error:
+        return [], f"{path.name} can't be read: {error}"
+    problem = ""
+    if isinstance(record, dict) and isinstance(record.get(LENGTH), int):
+        problem = check_log(path, record)
+        data = data[: record[LENGTH]]
+    rows, damaged = parse_lines(data)
+    if damaged:
+        problem = f"{path.name}: {damaged} of {len(rows) + damaged} lines can't be read"
+    return rows, problem
+
+
+def find_snapshots(run: Path) -> dict[int, Path]:
+    """The snapshots of a run folder by epoch, in order."""
+    place = run / SNAPSHOTS
+    found = {
+        int(match[1]): path
+        for path in (place.iterdir() if place.is_dir() else ())
+        if (match := _SNAPSHOT.fullmatch(path.name))
+    }
+    return dict(sorted(found.items()))
+
+
 def read_schema(run: Path) -> int:
     """The schema of a run folder, whose config has to be readable."""
     return int(files.read_json(run / CONFIG)["schema"])
@@ -211,7 +254,7 @@ def stamp(run: Path) -> list[list[Any]]:
     """Name, size and time of change of every file that is read for a report."""
     names = (CONFIG, STATUS, ENVIRONMENT, DATA, METRICS, INSPECTION)
     found = []
-    for path in [*(run / name for name in names), *snapshots.find(run).values()]:
+    for path in [*(run / name for name in names), *find_snapshots(run).values()]:
         with contextlib.suppress(OSError):
             state = path.stat()
             found.append([path.name, state.st_size, state.st_mtime_ns])
@@ -305,7 +348,7 @@ def _is_alive_on_windows(process: int) -> bool:
 def sweep(run: Path) -> None:
     """Removes what killed processes left half written in and beside a run folder."""
     remove_hidden(run)
-    for directory in (run, run / CHECKPOINTS, run / snapshots.FOLDER):
+    for directory in (run, run / CHECKPOINTS, run / SNAPSHOTS):
         files.remove_temporary(directory)
 
 
@@ -321,7 +364,7 @@ def remove_weights(run: Path) -> None:
 
 def make_directories(run: Path) -> None:
     """Makes the directories inside a run folder that don't exist."""
-    for name in (CHECKPOINTS, snapshots.FOLDER):
+    for name in (CHECKPOINTS, SNAPSHOTS):
         (run / name).mkdir(exist_ok=True)
 
 
@@ -344,3 +387,51 @@ def _object(path: Path, problems: list[str]) -> dict[str, Any]:
     except ValueError as error:
         problems.append(str(error))
         return {}
+
+
+@contextlib.contextmanager
+def lock(run: Path) -> Iterator[None]:
+    """Holds the lock of the folder of a run or a study.
+
+    The operating system releases it when the process ends, however it ends, so the lock of a dead
+    process never has to be removed by hand.
+
+    Raises:
+        UserError: if another process, or another part of this one, holds it.
+    """
+    from filelock import FileLock, Timeout
+
+    held = FileLock(run / LOCK, timeout=0)
+    try:
+        held.acquire()
+    except Timeout:
+        raise UserError(f"{run}: in use by {_holder(run)}") from None
+    except OSError as error:
+        raise files.disk_error(run, error) from error
+    try:
+        # Without room for the name, the lock still holds.
+        with contextlib.suppress(OSError):
+            about = {"pid": os.getpid(), "host": socket.gethostname(), "started": int(time.time())}
+            files.write_json(run / LOCK_HOLDER, about, durable=False)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            (run / LOCK_HOLDER).unlink()
+        held.release()
+
+
+def wait_until_free(run: Path, seconds: float) -> None:
+    """Waits until no process holds the lock of a run folder, at most for so many seconds."""
+    from filelock import FileLock, Timeout
+
+    with contextlib.suppress(Timeout, OSError), FileLock(run / LOCK, timeout=seconds):
+        pass
+
+
+def _holder(run: Path) -> str:
+    try:
+        about = files.read_json(run / LOCK_HOLDER)
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about["started"]))
+        return f"process {about['pid']} on {about['host']} since {since}"
+    except (ValueError, KeyError, TypeError, OSError):  # locked, but not written yet
+        return "another process"

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpelu.lab.checksums import LENGTH, check_log, digest, read_tensors
+from mpelu.lab import files
 from mpelu.lab.errors import UserError, listed, plural
-from mpelu.lab.reading import read_bytes
-from mpelu.lab.run import checkpoint, files, folder, snapshots
-from mpelu.lab.run.lock import HOLDER
-from mpelu.lab.run.metrics import CSV, LOGS, METRICS, csv_of
+from mpelu.lab.files import LENGTH, check_log, digest, read_bytes, read_tensors
+from mpelu.lab.run import checkpoint, folder
+from mpelu.lab.run.folder import CSV, LOCK_HOLDER, LOGS, METRICS
+from mpelu.lab.run.writer import csv_of
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -72,7 +72,7 @@ class _Check:
         status = self._objects()
         self._logs(status)
         self._read(self.run / folder.PREPROCESS, self._tensors)
-        for path in snapshots.find(self.run).values():
+        for path in folder.find_snapshots(self.run).values():
             self._read(path, self._tensors)
         figure = self.run / folder.INSPECTION_FIGURE
         if figure.exists():
@@ -107,7 +107,7 @@ class _Check:
         def read(path: Path) -> dict[str, Any]:
             return files.read_json(path, required=True)
 
-        optional = [folder.INSPECTION, folder.TOP5, HOLDER]
+        optional = [folder.INSPECTION, folder.TOP5, LOCK_HOLDER]
         needed = [folder.DATA]
         (optional if self.is_published else needed).append(folder.ENVIRONMENT)
         for name in (*needed, *(name for name in optional if (self.run / name).exists())):

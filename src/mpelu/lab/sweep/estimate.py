@@ -128,7 +128,7 @@ def measure(config: Config, facts: DataFacts) -> Cost:
     """Measures a few steps."""
     count = min(SAMPLE, config.batch_size)
     train, test = steps_on_noise(config, count, facts)
-    return Cost(_fastest(train) / count, _fastest(test) / count)
+    return Cost(fastest(train) / count, fastest(test) / count)
 
 
 def steps_on_noise(config: Config, batch_size: int, facts: DataFacts) -> tuple[Step, Step]:
@@ -142,55 +142,65 @@ def steps_on_noise(config: Config, batch_size: int, facts: DataFacts) -> tuple[S
         facts: facts of the run's data.
     """
     import torch
-    from torch.nn.functional import cross_entropy
 
+    from mpelu.lab.optimization import build_optimizer
     from mpelu.lab.training import network
-    from mpelu.lab.training.evaluation import autocast
-    from mpelu.lab.training.optimizers import build_optimizer
+    from mpelu.lab.training.process import World
+    from mpelu.lab.training.step import GradientStep, autocast, to_memory_format
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Every initialization makes steps equally fast, and some need data.
     chosen = replace(config, init="own", init_distribution=None, init_shape=None, linear_std=None)
     model = network.build(chosen, facts.classes, facts.channels, facts.size)
-    sgd = build_optimizer(model, config, facts.channels, facts.size)
+    last = network.last_layer(model, config, facts.channels, facts.size)
+    sgd = build_optimizer(model, config, last)
     model.to(device)
+    if config.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     generator = torch.Generator().manual_seed(0)
     shape = (batch_size, facts.channels, facts.size, facts.size)
     images = torch.randn(shape, generator=generator).to(device)
     labels = torch.randint(0, facts.classes, (batch_size,), generator=generator).to(device)
 
+    whole = torch.arange(batch_size)
+    gradient_step = GradientStep.of(model, config, World(device=device), steps=1)
+    parts = [(images[part], labels[part]) for part in gradient_step.parts(whole)]
+
     def train() -> None:
         if not model.training:
             model.train()
-        sgd.zero_grad()
-        with autocast(config, device):
-            output = model(images)
-        logits = output[0] if isinstance(output, tuple) else output
-        loss = cross_entropy(logits.float(), labels)
-        loss.backward()
-        sgd.step()
-        loss.item()  # waits for a GPU
+        sgd.zero_grad(set_to_none=True)
+        sums = gradient_step.gradients(1, whole, iter(parts))
+        gradient_step.scaler.step(sgd)
+        gradient_step.scaler.update()
+        sums.values.tolist()  # waits for a GPU
 
     @torch.no_grad()
     def test() -> None:
         if model.training:
             model.eval()
         with autocast(config, device):
-            model(images)[0, 0].item()
+            model(to_memory_format(images, config))[0, 0].item()
 
     return train, test
 
 
-def _fastest(step: Step) -> float:
-    """Seconds of the fastest of a few steps. The first one also allocates memory."""
+def fastest(step: Step, most: int = 1 + _STEPS, enough: float = _ENOUGH) -> float:
+    """Seconds of the fastest of a few steps. The first one also allocates memory.
+
+    Args:
+        step: does a step, and waits for the device.
+        most: number of steps.
+        enough: seconds after which no further step is begun.
+    """
     begun = time.perf_counter()
     best = math.inf
-    for _ in range(1 + _STEPS):
+    for _ in range(most):
         start = time.perf_counter()
         step()
         now = time.perf_counter()
         best = min(best, now - start)
-        if now - begun > _ENOUGH:
+        if now - begun > enough:
             break
     return best
 

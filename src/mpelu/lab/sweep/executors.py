@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab.errors import UserError, one_line, plural
-from mpelu.lab.reading import parse_object
+from mpelu.lab.files import parse_object
 from mpelu.lab.run import folder as runs
-from mpelu.lab.run.lock import wait_until_free
+from mpelu.lab.run.folder import wait_until_free
 from mpelu.lab.sweep.study import Job
 
 GRACE = 60.0

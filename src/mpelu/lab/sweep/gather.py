@@ -10,8 +10,7 @@ from pathlib import Path
 from mpelu.lab.config import Config, differing
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import folder as runs
-from mpelu.lab.run.folder import Run
-from mpelu.lab.run.metrics import METRICS
+from mpelu.lab.run.folder import METRICS, Run
 from mpelu.lab.sweep.study import Job, Options, Setting, Study
 
 RUNS = "runs"

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpelu.lab import files
 from mpelu.lab.errors import plural
-from mpelu.lab.run import files
 from mpelu.lab.tables import fits, make_table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
-from mpelu.lab.run.lock import lock
+from mpelu.lab.run.folder import lock
 from mpelu.lab.sweep import executors, results, table
 from mpelu.lab.sweep.executors import JobOutcome, is_full
 from mpelu.lab.sweep.gather import (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mpelu.lab.config import FIELDS, Config, differing, label
 from mpelu.lab.data import registry
 from mpelu.lab.errors import UserError, choose, plural
-from mpelu.lab.reading import parse_object
+from mpelu.lab.files import parse_object
 
 if TYPE_CHECKING:
     from mpelu.lab.sweep.gather import Gathered

@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 from mpelu.lab.config import FIELDS, GROUPS, Config, label
-from mpelu.lab.data.augment import PADDING
-from mpelu.lab.data.preprocess import CONTRAST_NORM, ZCA_EPSILON
+from mpelu.lab.data.preprocess import CONTRAST_NORM, PADDING, ZCA_EPSILON
 from mpelu.lab.errors import plural
-from mpelu.lab.training.distributed import World
-from mpelu.lab.training.schedule import Schedule
+from mpelu.lab.optimization import Schedule
+from mpelu.lab.training.process import World
 
 if TYPE_CHECKING:
     from mpelu.lab.data import Dataset

@@ -13,18 +13,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mpelu.lab import files
 from mpelu.lab.config import FIELDS, Config, differing
 from mpelu.lab.environment import changed, describe_process
 from mpelu.lab.errors import UserError, flag
+from mpelu.lab.optimization import LENGTH_FREE
 from mpelu.lab.references import check_trusted, describe_source
-from mpelu.lab.run import checkpoint, files, folder
-from mpelu.lab.run.lock import lock
-from mpelu.lab.run.tensorboard import check_installed
-from mpelu.lab.schedules import LENGTH_FREE
+from mpelu.lab.run import checkpoint, folder
+from mpelu.lab.run.folder import lock
+from mpelu.lab.run.writer import check_tensorboard
 from mpelu.lab.training.describe import describe_run
 from mpelu.lab.training.display import Display, LogDisplay
-from mpelu.lab.training.distributed import World
-from mpelu.lab.training.session import session
+from mpelu.lab.training.process import World, session
 from mpelu.lab.training.trained import check_data, naming
 from mpelu.lab.training.trainer import DIVERGED, Outcome, Trainer
 
@@ -60,7 +60,7 @@ def train(
     """
     run = Path(out)
     if tensorboard:
-        check_installed()
+        check_tensorboard()
     with session(config) as world:
         world.on_main(lambda: folder.check_new(run))
         return _begin(Trainer(config, run, world, display, mirror, tensorboard, loggers))
@@ -107,7 +107,7 @@ def resume(
     config = _with_changes(before, changes or {})
     check_trusted(run, config.references, trust)
     if tensorboard:
-        check_installed()
+        check_tensorboard()
     with session(config) as world, _locked(world, run):
         world.on_main(lambda: _sweep(run))
         ended = world.gather(_outcome(run))[0]

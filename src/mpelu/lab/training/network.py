@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mpelu import init, models
-from mpelu.activations import TABLE
+import mpelu
+from mpelu import activations, init, models
+from mpelu.activations import TABLE, ActivationRecord
+from mpelu.converting import Conversion, MPELUByWidth
+from mpelu.graph import Inputs
 from mpelu.lab import references
 from mpelu.lab.config import Config
-from mpelu.lab.errors import UserError, choose, one_line, plural
+from mpelu.lab.errors import UserError, choose, listed, one_line, plural
 from mpelu.lab.references import is_reference
-from mpelu.lab.training.seeds import derive
-from mpelu.lab.training.swapping import swap_activations
+from mpelu.lab.training.process import derive
 from mpelu.models import registry
 from mpelu.models.parts import activation_spec
+from mpelu.modules import MPELU
 
 _OWN_FIELDS = ("activation", "alpha", "beta")
 
@@ -52,8 +54,9 @@ def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
     Raises:
         UserError: for an unknown network or option, or one that doesn't fit the data.
     """
-    make = _create_own if is_reference(config.model) else _create_known
-    model = make(config, classes, channels, size)
+    facts = {"num_classes": classes, "in_channels": channels, "input_size": size}
+    own = is_reference(config.model)
+    model = _create_own(config, facts) if own else _create_known(config, facts)
     if config.convert is None:
         return model
     try:
@@ -62,28 +65,60 @@ def create(config: Config, classes: int, channels: int, size: int) -> nn.Module:
         raise UserError(one_line(error), field="convert") from error
 
 
-def _create_known(config: Config, classes: int, channels: int, size: int) -> nn.Module:
+def make(name: str, options: Mapping[str, Any], facts: Mapping[str, int]) -> nn.Module:
+    """The model of a name.
+
+    Args:
+        name: package.module:factory, or a network of `mpelu.models`.
+        options: its keyword arguments.
+        facts: what the data says: num_classes, in_channels and input_size. A model that takes them
+            is given them, where the options don't.
+
+    Raises:
+        UserError: if there is no such model, or it needs other options.
+        ValueError: from a network of `mpelu.models`.
+    """
+    offered: dict[str, Any] = {key: facts[key] for key in facts if key not in options}
+    if not is_reference(name):
+        family, _ = registry.find(name)
+        if "input_size" in offered and not references.takes(family.build, "input_size"):
+            del offered["input_size"]
+        return models.create(name, **offered, **options)
+    factory = references.load("model", name)
+    for key in options:
+        if not references.takes(factory, key):
+            raise UserError(f"{name} takes no argument {key}", field="model_options")
+    lacking = [each for each in references.required(factory) if each not in {*options, *offered}]
+    if lacking:
+        values = " ".join(f"{each}=VALUE" for each in lacking)
+        raise UserError(
+            f"{name} needs {listed(lacking, 'and')}; give {'them' if lacking[1:] else 'it'} with "
+            f"--model-options {values}",
+            field="model",
+        )
+    model = references.call("model", name, offered=offered, **options)
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"{name}: expected a torch.nn.Module, got {type(model).__name__}", field="model"
+        )
+    return model
+
+
+def _create_known(config: Config, facts: Mapping[str, int]) -> nn.Module:
+    """A network of the package."""
     options = dict(config.model_options)
     for name in _OWN_FIELDS:
         if name in options:
             raise UserError(f"give {name} as --{name} instead", field="model_options")
-    for name, value in {"num_classes": classes, "in_channels": channels}.items():
-        if options.setdefault(name, value) != value:
+    for name in ("num_classes", "in_channels"):
+        if options.get(name, facts[name]) != facts[name]:
             raise UserError(
-                f"expected {name}={value}, as the data has, got {options[name]!r}",
+                f"expected {name}={facts[name]}, as the data has, got {options[name]!r}",
                 field="model_options",
             )
+    own = {name: getattr(config, name) for name in _OWN_FIELDS}
     try:
-        family, _ = registry.find(config.model)
-        if "input_size" in inspect.signature(family.build).parameters:
-            options.setdefault("input_size", size)
-        model = models.create(
-            config.model,
-            activation=_activation(config),
-            alpha=config.alpha,
-            beta=config.beta,
-            **options,
-        )
+        model = make(config.model, {**options, **own}, facts)
     except UserError:
         raise
     except (ValueError, TypeError) as error:
@@ -114,42 +149,24 @@ def _about_network(config: Config, text: str) -> UserError:
     return UserError(text, field="model")
 
 
-def _create_own(config: Config, classes: int, channels: int, size: int) -> nn.Module:
-    """The network of a reference, called with as many of these arguments as it takes."""
-    factory = references.load("model", config.model)
+def _create_own(config: Config, facts: Mapping[str, int]) -> nn.Module:
+    """The network of a reference."""
     for name in ("alpha", "beta", "gradient_checkpointing"):
         if getattr(config, name) is not None and getattr(config, name) is not False:
             raise UserError(f"{config.model} is your own and can't take it", field=name)
-    given = dict(config.model_options)
+    options = dict(config.model_options)
     if config.activation is not None:
-        if not references.takes(factory, "activation"):
+        if not references.takes(references.load("model", config.model), "activation"):
             raise UserError(
                 f"{config.model} takes no argument activation; to replace the activations that "
                 f"it has, use --convert {config.activation}",
                 field="activation",
             )
-        given["activation"] = _activation(config)
-    for name in config.model_options:
-        if not references.takes(factory, name):
-            raise UserError(f"{config.model} takes no argument {name}", field="model_options")
-    offered = {"num_classes": classes, "in_channels": channels, "input_size": size}
-    offered = {name: value for name, value in offered.items() if name not in given}
-    model = references.call("model", config.model, offered=offered, **given)
-    if not isinstance(model, nn.Module):
-        raise UserError(
-            f"{config.model}: expected a torch.nn.Module, got {type(model).__name__}",
-            field="model",
-        )
+        options["activation"] = activation_spec(config.activation).make
+    model = make(config.model, options, facts)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"{config.model}: expected a network with parameters", field="model")
     return model
-
-
-def _activation(config: Config) -> str | Callable[[int], nn.Module] | None:
-    """A name for the package's networks; a callable from channels to a module for one's own."""
-    if config.activation is None or not is_reference(config.model):
-        return config.activation
-    return activation_spec(config.activation).make
 
 
 def build(
@@ -298,8 +315,14 @@ def check_size(
         )
 
 
-def last_layer(model: nn.Module, channels: int, size: int) -> str:
-    """The name of the last convolution or linear layer that runs."""
+def last_layer(model: nn.Module, config: Config, channels: int, size: int) -> str | None:
+    """The last convolution or linear layer that runs, if the config says something about it.
+
+    Raises:
+        UserError: if there is no such layer.
+    """
+    if config.last_lr_mult is None:
+        return None
     names: list[str] = []
     hooks = [
         module.register_forward_hook(lambda *_, name=name: names.append(name))
@@ -317,3 +340,89 @@ def last_layer(model: nn.Module, channels: int, size: int) -> str:
             "expected a network with a convolution or linear layer, got none", field="last_lr_mult"
         )
     return names[-1]
+
+
+def swap_activations(model: nn.Module, inputs: Inputs, activation: str) -> Conversion:
+    """Puts an activation wherever `mpelu.convert` would put an MPELU.
+
+    Whatever the activation, it is put in the same places, and no random number is drawn. Calls of
+    functions are swapped where torch.fx traces the modules that make them.
+
+    Args:
+        model: changed in place; use the `model` of the result.
+        inputs: of the model; their shapes count.
+        activation: a name of `mpelu.activations.TABLE` or package.module:factory.
+
+    Raises:
+        ValueError: in one line, if there is no such activation or nothing to swap.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+        >>> swap_activations(model, torch.randn(2, 8), "silu").model[1]
+        SiLU()
+    """
+    record = activations.resolve(activation)
+    found = _converted(model, inputs)
+    if record.name == "mpelu":
+        return found
+    for row in found.swapped:
+        module = found.model.get_submodule(row.path)
+        if isinstance(module, MPELUByWidth):
+            for width, each in module.widths.items():
+                module.widths[width] = _in_place_of(cast(MPELU, each), record)
+        else:
+            found.model.set_submodule(row.path, _in_place_of(cast(MPELU, module), record))
+    return found
+
+
+def _converted(model: nn.Module, inputs: Inputs) -> Conversion:
+    try:
+        return mpelu.convert(model, inputs, rewrite=True)
+    except ValueError:  # what torch.fx can't trace may have modules to swap
+        return mpelu.convert(model, inputs)
+
+
+def _in_place_of(old: MPELU, record: ActivationRecord) -> nn.Module:
+    channels, dim = old.num_parameters, old.dim
+    if not record.parameters or "dim" in record.options or channels == 1:
+        module = record.make(channels, dim=dim if "dim" in record.options else None)
+    else:
+        module = AlongDimension(record.make(channels), dim)
+    if old.inplace:
+        module = InPlace(module)
+    return module.to(old.alpha.device, old.alpha.dtype).train(old.training)
+
+
+class InPlace(nn.Module):
+    """An activation that overwrites its input, for models that read the input afterwards.
+
+    Args:
+        activation: the activation.
+    """
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input.copy_(self.activation(input.clone()))
+
+
+class AlongDimension(nn.Module):
+    """An activation whose channels are in dimension 1, for tensors with channels elsewhere.
+
+    Args:
+        activation: the activation.
+        dim: dimension of the channels.
+    """
+
+    def __init__(self, activation: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.activation, self.dim = activation, dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.dim % input.dim() == 1:
+            output: Tensor = self.activation(input)
+            return output
+        output = self.activation(input.movedim(self.dim, 1)).movedim(1, self.dim)
+        return output

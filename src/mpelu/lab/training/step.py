@@ -1,10 +1,10 @@
-"""The gradients of one step: forward and backward over the parts of a batch, in every process."""
+"""One batch: its gradients, its loss and errors, and what in it wasn't finite."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,11 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from mpelu.lab.config import Config
-from mpelu.lab.training import divergence
-from mpelu.lab.training.distributed import World
-from mpelu.lab.training.divergence import Divergence
-from mpelu.lab.training.evaluation import autocast, to_memory_format
-from mpelu.lab.training.seeds import derive
+from mpelu.lab.training.process import World, derive
 
 if TYPE_CHECKING:
     from mpelu.lab.data import Dataset
+
 
 COMPANION_WEIGHT = 0.1
 """Initial weight of each companion loss of a deeply-supervised net. It decays linearly to 0."""
@@ -136,7 +133,7 @@ class GradientStep:
         is_free = self.world.reads_freely
         norms = torch._foreach_norm(gradients, 2 if is_free else math.inf)
         none = torch.full((), -1, device=self.world.device)
-        if is_free and (math.isfinite(torch.stack(norms).sum()) or divergence.finite(gradients)):
+        if is_free and (math.isfinite(torch.stack(norms).sum()) or all_finite(gradients)):
             return none
         found = iter(norms)
         zero = norms[0].new_zeros(())
@@ -157,7 +154,7 @@ class GradientStep:
         # The module is found by hooks, which a compiled network doesn't call.
         self.model._compiled_call_impl = None
         self._seed(step)
-        found = divergence.find(
+        found = find_divergence(
             self.model,
             step,
             (images for images, _ in dataset.train(self.parts(batch), seed) if len(images)),
@@ -199,3 +196,159 @@ class GradientStep:
             for each in companions:
                 total = total + weight * F.cross_entropy(each.float(), labels, reduction="sum")
         return total, loss, (logits.detach().argmax(1) != labels).sum(dtype=torch.float32)
+
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def clip_gradients(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    norm: float | None,
+) -> None:
+    """Clips the norm of all gradients together, if there is a limit."""
+    if norm is not None:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), norm)
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """Moves the exponential moving average of parameters and statistics towards the model."""
+    current = model.state_dict()
+    for name, value in average.state_dict().items():
+        if value.is_floating_point():
+            value.lerp_(current[name], 1 - decay)
+        else:
+            value.copy_(current[name])
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Sets the learning rate of every group, times the group's multiplier."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_mult"]
+
+
+def evaluate(
+    model: nn.Module,
+    dataset: Dataset,
+    config: Config,
+    world: World | None = None,
+    split: str = "test",
+) -> tuple[float, float]:
+    """Mean loss and error in % over the test or validation images, without damaged files.
+
+    Args:
+        model: the network; its mode is restored.
+        dataset: data set whose images are used, each once.
+        config: batch size, precision and memory format.
+        world: the processes that share the work; None for this one alone.
+        split: "test", or "validation" for a data set that has validation images.
+    """
+    device = next(model.parameters()).device
+    world = World(device=device) if world is None else world
+    read, images_in_split = dataset.test, dataset.test_count
+    if split == "validation":
+        read, images_in_split = dataset.validation, dataset.validation_count
+    mine = world.share(torch.arange(images_in_split))
+    was_training = model.training
+    model.eval()
+    # Apple's GPUs have no double precision.
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    loss = torch.zeros((), dtype=wide, device=device)
+    wrong = torch.zeros((), dtype=wide, device=device)
+    count = 0
+    with torch.no_grad(), autocast(config, device):
+        for images, labels in read(mine.split(config.batch_size) if len(mine) else []):
+            logits = model(to_memory_format(images, config)).float()
+            loss += F.cross_entropy(logits, labels, reduction="sum")
+            wrong += (logits.argmax(1) != labels).sum()
+            count += len(labels)
+    model.train(was_training)
+    total_loss, total_wrong, total = world.sum([loss.item(), wrong.item(), float(count)])
+    return total_loss / total, 100 * total_wrong / total
+
+
+def autocast(config: Config, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Autocast to the precision of the config, if it isn't fp32."""
+    if config.precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, _DTYPES[config.precision])
+
+
+def to_memory_format(images: Tensor, config: Config) -> Tensor:
+    """Images in the memory format of the config."""
+    return images.to(memory_format=torch.channels_last) if config.channels_last else images
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Divergence:
+    """What wasn't all_finite, where and at which step."""
+
+    step: int
+    module: str
+    quantity: str
+    """activation, loss or gradient."""
+
+    def __str__(self) -> str:
+        where = f" of {self.module}" if self.module else ""
+        return f"diverged at step {self.step}: the {self.quantity}{where} isn't finite"
+
+
+def find_divergence(
+    model: nn.Module,
+    step: int,
+    batches: Iterable[Tensor],
+    forward: Callable[[Tensor], object],
+    *,
+    loss_is_finite: bool,
+) -> Divergence | None:
+    """Repeats the forward pass of a step and looks for the first value that isn't all_finite.
+
+    Args:
+        model: in training mode, with the gradients of the step.
+        step: number of the step.
+        batches: the images of the step.
+        forward: calls the model as the step did.
+        loss_is_finite: whether the loss of the step was all_finite.
+
+    Returns:
+        None if nothing in this process is the cause.
+    """
+    found: list[str] = []
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and not output.isfinite().all():
+                found.append(name)
+
+        return hook
+
+    hooks = [
+        module.register_forward_hook(look(name))
+        for name, module in model.named_modules()
+        if next(module.children(), None) is None
+    ]
+    try:
+        with torch.no_grad():
+            for images in batches:
+                forward(images)
+                if found:
+                    return Divergence(step=step, module=found[0], quantity="activation")
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not loss_is_finite:
+        return Divergence(step=step, module="", quantity="loss")
+    # Backward starts at the output, so the last layer's gradient is the first to be wrong.
+    for name, parameter in reversed(list(model.named_parameters())):
+        if parameter.grad is not None and not parameter.grad.isfinite().all():
+            module = name.rpartition(".")[0]
+            return Divergence(step=step, module=module, quantity="gradient")
+    return None
+
+
+def all_finite(gradients: list[Tensor]) -> bool:
+    """Whether every element of every gradient is all_finite."""
+    return all(bool(gradient.isfinite().all()) for gradient in gradients)

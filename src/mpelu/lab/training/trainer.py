@@ -15,30 +15,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpelu.lab import data
-from mpelu.lab.checksums import LENGTH, check_log
+from mpelu.lab import data, files
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
-from mpelu.lab.run import checkpoint, files, folder
-from mpelu.lab.run.loggers import check as check_loggers
-from mpelu.lab.run.metrics import LOGS
-from mpelu.lab.run.writer import RunWriter
+from mpelu.lab.files import LENGTH, check_log
+from mpelu.lab.optimization import Schedule, build_optimizer
+from mpelu.lab.run import checkpoint, folder
+from mpelu.lab.run.folder import LOGS
+from mpelu.lab.run.writer import RunWriter, check_loggers
 from mpelu.lab.training import network
 from mpelu.lab.training.display import Display, LogDisplay, Progress
-from mpelu.lab.training.distributed import World
-from mpelu.lab.training.divergence import Divergence
-from mpelu.lab.training.evaluation import evaluate
-from mpelu.lab.training.optimizers import (
-    build_optimizer,
+from mpelu.lab.training.process import World, derive, epoch_batches, stop_signals
+from mpelu.lab.training.step import (
+    BatchSums,
+    Divergence,
+    GradientStep,
     clip_gradients,
+    evaluate,
     set_lr,
     update_average,
 )
-from mpelu.lab.training.schedule import Schedule
-from mpelu.lab.training.seeds import derive, epoch_batches
-from mpelu.lab.training.session import stop_signals
-from mpelu.lab.training.starting import load_initial
-from mpelu.lab.training.step import BatchSums, GradientStep
+from mpelu.lab.training.trained import load_initial
 
 EXAMPLE_IMAGES = 128
 """Images for an initialization that measures the network."""
@@ -154,7 +151,8 @@ class Trainer:
             self.starting = load_initial(self.model, config.initial_weights)
         classes = len(self.dataset.classes)
         network.check_size(self.model, channels, size, self._smallest_part(), classes)
-        self.optimizer = build_optimizer(self.model, config, channels, size)
+        last = network.last_layer(self.model, config, channels, size)
+        self.optimizer = build_optimizer(self.model, config, last)
         self.schedule = Schedule.of(config, self.dataset.train_count)
         for step in (1, self.schedule.steps // 2 + 1, self.schedule.steps):
             self.schedule.lr(step)  # a schedule of the user's own may raise

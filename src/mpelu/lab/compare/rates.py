@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mpelu.lab.compare.comparison import Arm, ModelComparison
+from mpelu.lab.compare.costs import ROUNDS
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, listed
 from mpelu.lab.sweep import runner
@@ -14,8 +16,6 @@ from mpelu.lab.sweep.gather import Gathered, is_number
 from mpelu.lab.sweep.results import Cell, Result
 from mpelu.lab.sweep.runner import StudyEvent
 from mpelu.lab.sweep.study import TUNING_SEED, Execution, Options, Setting, Study
-from mpelu.lab.yours.comparison import Arm, ModelComparison
-from mpelu.lab.yours.costs import ROUNDS
 
 VALIDATION = 0.1
 """Share of the training images to search on, where the config names none."""

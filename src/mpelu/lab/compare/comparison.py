@@ -13,14 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpelu import activations
-from mpelu.lab.config import Config
-from mpelu.lab.data import registry
-from mpelu.lab.errors import UserError, choose, flag, one_line
-from mpelu.lab.references import is_reference
-from mpelu.lab.run import files
-from mpelu.lab.run.folder import migrate_config
-from mpelu.lab.sweep.study import Options, Setting, Study
-from mpelu.lab.yours.costs import (
+from mpelu.lab import files
+from mpelu.lab.compare.costs import (
     FEWEST_STEPS,
     SHARE,
     ArmCost,
@@ -28,12 +22,18 @@ from mpelu.lab.yours.costs import (
     steps_of_search,
     steps_within,
 )
-from mpelu.lab.yours.model import OWN, read_model
+from mpelu.lab.compare.model import OWN, read_model
+from mpelu.lab.config import Config
+from mpelu.lab.data import registry
+from mpelu.lab.errors import UserError, choose, flag, one_line
+from mpelu.lab.references import is_reference
+from mpelu.lab.run.folder import migrate_config
+from mpelu.lab.sweep.study import Options, Setting, Study
 
 if TYPE_CHECKING:
+    from mpelu.lab.compare.rates import Rate
     from mpelu.lab.sweep.gather import Gathered
     from mpelu.lab.sweep.results import Result
-    from mpelu.lab.yours.rates import Rate
 
 PLAN = "comparison.json"
 FORMAT = 1
@@ -290,7 +290,7 @@ def _smaller_sides(config: Config) -> list[int]:
 
     from mpelu.lab.data.folder import FORMATS
     from mpelu.lab.data.images import ImageFiles
-    from mpelu.lab.reading import open_regular
+    from mpelu.lab.files import open_regular
 
     assert config.data_dir is not None
     place = Path(config.data_dir).expanduser()

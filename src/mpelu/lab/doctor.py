@@ -14,16 +14,16 @@ from torch.nn import functional as F
 
 import mpelu
 from mpelu.diagnosis import DiagnosedLayer, Diagnosis
+from mpelu.lab import files
 from mpelu.lab.config import Config
 from mpelu.lab.environment import describe_machine
 from mpelu.lab.errors import UserError, one_line, plural
 from mpelu.lab.inspecting.inspection import initial_network
 from mpelu.lab.reporting import write_report
-from mpelu.lab.run import files
 from mpelu.lab.sweep import results
 from mpelu.lab.sweep.drawing import draw
 from mpelu.lab.sweep.results import Cell, Plot, Result, Series
-from mpelu.lab.yours.building import build_model
+from mpelu.lab.training import network
 
 DIAGNOSIS = "diagnosis.json"
 _MOST_SAMPLES, _FEWEST_SAMPLES = 32, 16
@@ -56,7 +56,12 @@ def diagnose_model(
     """
     if samples is not None and samples < 2:
         raise UserError(f"expected a number >= 2, got {samples}", field="samples")
-    model = build_model(name, options, shapes)
+    try:
+        model = network.make(name, options, _facts(shapes))
+    except UserError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise UserError(one_line(error), field="model") from error
     count = samples or _samples_for(shapes)
     real = tuple(random_samples(shape, count, seed=i) for i, shape in enumerate(shapes))
     errors = []
@@ -114,6 +119,14 @@ def random_samples(shape: Sequence[int], count: int, *, seed: int = 0) -> Tensor
                 samples += F.interpolate(coarse, tuple(shape[1:]), mode="nearest")
     deviation, mean = torch.std_mean(samples)
     return (samples - mean) / deviation if samples.numel() > 1 else samples
+
+
+def _facts(shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """What the shape of an image says: its channels, and its size if it is a square."""
+    if len(shapes) != 1 or len(shapes[0]) != 3:
+        return {}
+    channels, height, width = shapes[0]
+    return {"in_channels": channels, **({"input_size": height} if height == width else {})}
 
 
 def _samples_for(shapes: Sequence[Sequence[int]]) -> int:

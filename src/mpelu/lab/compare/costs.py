@@ -15,8 +15,8 @@ from mpelu.lab.config import Config
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mpelu.lab.compare.comparison import Arm
     from mpelu.lab.training.trainer import Trainer
-    from mpelu.lab.yours.comparison import Arm
 
 _STEPS = 8
 _ENOUGH = 4.0
@@ -62,7 +62,7 @@ def measure(config: Config, arms: Sequence[Arm], jobs: int, say: Say) -> dict[st
     Raises:
         UserError: if an arm doesn't fit the model or the data.
     """
-    from mpelu.lab.training.session import session
+    from mpelu.lab.training.process import session
     from mpelu.lab.training.trainer import Trainer
 
     threads = max(1, (os.cpu_count() or 1) // jobs)
@@ -127,33 +127,26 @@ def _slowest(costs: dict[str, ArmCost]) -> tuple[float, float]:
 def _cost(trainer: Trainer, start_up: float, jobs: int) -> ArmCost:
     import torch
 
-    from mpelu.lab.training.evaluation import evaluate
-    from mpelu.lab.training.optimizers import set_lr
-    from mpelu.lab.training.seeds import derive, epoch_batches
+    from mpelu.lab.sweep.estimate import fastest
+    from mpelu.lab.training.process import derive, epoch_batches
+    from mpelu.lab.training.step import evaluate, set_lr
 
     config = trainer.config
     epoch = epoch_batches(trainer.dataset.train_count, config.batch_size, config.seed, 1)[:_STEPS]
     reading, first = _read(trainer, epoch, derive(config.seed, 1, "augment"))
-    saved = _Saved()
+    saved, batch = _Saved(), epoch[0]
     trainer.model.train()
-    best, begun = math.inf, time.perf_counter()
-    for number in range(1, 1 + _STEPS):
-        batch, stream = epoch[0], iter(first)
-        start = time.perf_counter()
-        set_lr(trainer.optimizer, trainer.schedule.lr(number))
+
+    def step() -> None:
+        set_lr(trainer.optimizer, trainer.schedule.lr(1))
         trainer.optimizer.zero_grad(set_to_none=True)
-        if number == 1:  # its time doesn't count, because it allocates memory
-            with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
-                sums = trainer.gradient_step.gradients(number, batch, stream)
-        else:
-            sums = trainer.gradient_step.gradients(number, batch, stream)
+        sums = trainer.gradient_step.gradients(1, batch, iter(first))
         sums.values.tolist()  # waits for a GPU
         trainer.optimizer.step()
-        now = time.perf_counter()
-        if number > 1:
-            best = min(best, now - start)
-            if now - begun > _ENOUGH:
-                break
+
+    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
+        step()
+    best = fastest(step, _STEPS, _ENOUGH)
     start = time.perf_counter()
     evaluate(trainer.result, trainer.dataset, config, trainer.world)
     return ArmCost(

@@ -43,7 +43,7 @@ def read_model(config: Config) -> ReadModel:
 
     from mpelu.lab import data
     from mpelu.lab.training import network
-    from mpelu.lab.training.swapping import swap_activations
+    from mpelu.lab.training.network import swap_activations
 
     network.check_name(config)
     is_passed = _takes_activation(config)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mpelu.lab.compare.comparison import Arm, ModelComparison
 from mpelu.lab.errors import listed, plural
 from mpelu.lab.sweep.gather import Gathered, SettingRuns, is_number
 from mpelu.lab.sweep.results import Cell, Plot, Result, Series
 from mpelu.lab.sweep.statistics import POWER, Pairing, mean_std
 from mpelu.lab.sweep.table import last_error, pair
-from mpelu.lab.yours.comparison import Arm, ModelComparison
 
 _DIVERGED = (
     "a run that diverged has no test error and loses its pair; where there is one, the pairs that "

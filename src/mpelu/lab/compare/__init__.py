@@ -1,0 +1,1 @@
+"""Which activation suits a model: rates, runs, costs and the verdict."""

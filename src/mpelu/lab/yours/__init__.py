@@ -1,1 +1,0 @@
-"""For a model of your own: why it doesn't train, and which activation suits it."""
