@@ -57,10 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
     fields = given(arguments)
     _check(arguments, fields)
 
-    from mpelu.lab.commands.output import console
     from mpelu.lab.config import Config
     from mpelu.lab.inspecting import inspect_config, inspect_run
     from mpelu.lab.inspecting.tables import inspection_tables
+    from mpelu.lab.tables import console
 
     if arguments.folder is None:
         found = inspect_config(Config(**fields), arguments.images, arguments.out)

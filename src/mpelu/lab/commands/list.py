@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpelu.lab.commands.output import console
+from mpelu.lab.commands import models
+from mpelu.lab.tables import console, make_table
 
 _EXAMPLES = """\
 examples:
@@ -46,12 +47,6 @@ def _studies(_: argparse.Namespace) -> None:
     console().print(f"\n{', '.join(SCALES)}: runs at this scale; data: needed at full scale")
 
 
-def _models(arguments: argparse.Namespace) -> None:
-    from mpelu.lab.commands import models
-
-    models.run(arguments)
-
-
 def _presets(_: argparse.Namespace) -> None:
     from mpelu.lab.paper.settings import PRESETS
 
@@ -74,15 +69,13 @@ def _activations(_: argparse.Namespace) -> None:
 
 
 def _print(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    from mpelu.lab.tables import make_table
-
-    terminal = console()
-    terminal.print(make_table(header, rows, terminal.width, right=right))
+    screen = console()
+    screen.print(make_table(header, rows, screen.width, right=right))
 
 
 _LISTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "studies": _studies,
-    "models": _models,
+    "models": models.run,
     "presets": _presets,
     "activations": _activations,
 }

@@ -42,6 +42,13 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument of a command that takes any model."""
+    parser.add_argument(
+        "model", metavar="NAME", help="package.module:factory, or a network of `mpelu models`"
+    )
+
+
 def add_trained(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of every command that uses a trained network."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="run folder")

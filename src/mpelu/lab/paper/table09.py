@@ -5,9 +5,9 @@ from __future__ import annotations
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
 from mpelu.lab.sweep.gather import Gathered
-from mpelu.lab.sweep.results import Result
 from mpelu.lab.sweep.study import Setting, Study
 from mpelu.lab.sweep.table import last_error, lowest_error, tabulate
+from mpelu.lab.tables import Result
 
 DEPTHS = (20, 32, 44, 56, 110)
 

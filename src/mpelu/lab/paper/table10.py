@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mpelu.lab.paper import scale
-from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
-from mpelu.lab.paper.table09 import DEPTHS, residual_table
-from mpelu.lab.sweep.study import Setting, Study
+from dataclasses import replace
+
+from mpelu.lab.paper import table09
+from mpelu.lab.paper.settings import resnet
+from mpelu.lab.sweep.study import Setting
 
 PAPER = (
     # name, figure, family (None: quoted), errors at DEPTHS, parameters at 110 layers
@@ -42,19 +43,15 @@ def settings(source: str) -> list[Setting]:
             config=None if family is None else resnet(f"{family}-{depth}", source),
         )
         for name, figure, family, errors, parameters in PAPER
-        for depth, error in zip(DEPTHS, errors, strict=True)
+        for depth, error in zip(table09.DEPTHS, errors, strict=True)
     ]
 
 
-STUDY = Study(
+STUDY = replace(
+    table09.STUDY,
     name="table10",
     title="Residual networks without bottleneck on CIFAR-10",
-    needs="CIFAR-10",
     labels=("network", "figure", "layers", "params, paper"),
     settings=settings,
-    shrink=scale.residual,
-    seeds={"smoke": 1, "small": 3, "full": 5},
-    sources=RESNET_SOURCES,
     comparisons=(("mpelu-resnet-20", "resnet-20"), ("mpelu-resnet-110", "resnet-110")),
-    summarize=residual_table,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mpelu.lab.paper import scale
-from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
-from mpelu.lab.paper.table09 import residual_table
-from mpelu.lab.sweep.study import Setting, Study
+from dataclasses import replace
+
+from mpelu.lab.paper import table09
+from mpelu.lab.paper.settings import resnet
+from mpelu.lab.sweep.study import Setting
 
 DIVERGED = "diverged within few steps"
 
@@ -54,15 +55,12 @@ def settings(source: str) -> list[Setting]:
     ]
 
 
-STUDY = Study(
+STUDY = replace(
+    table09.STUDY,
     name="table11",
     title="Bottleneck variants with 164 layers on CIFAR-10",
-    needs="CIFAR-10",
     labels=("network", "figure", "params, paper"),
     settings=settings,
-    shrink=scale.residual,
     seeds={"smoke": 1, "small": 2, "full": 5},
-    sources=RESNET_SOURCES,
     comparisons=(("nopre-resnet", "preresnet"), ("nopre-resnet", "mpelu-preresnet")),
-    summarize=residual_table,
 )
