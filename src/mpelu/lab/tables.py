@@ -45,14 +45,6 @@ class Cell:
     values: tuple[float, ...] = ()
     """One per seed."""
 
-    def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"text": self.text}
-        if self.value is not None:
-            found["value"] = self.value
-        if self.values:
-            found["values"] = list(self.values)
-        return found
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
@@ -101,31 +93,24 @@ class Result:
         values = {
             "format": FORMAT,
             "recipe": self.study,
-            "title": self.title,
-            "scale": self.scale,
             "smoke": self.is_smoke,
-            "shrunk": self.shrunk,
-            "seeds": self.seeds,
-            "data": self.data,
-            "environment": self.environment,
-            "header": self.header,
-            "rows": [[cell.to_json() for cell in row] for row in self.rows],
-            "compare": self.compare,
-            "headline": self.headline,
-            "notes": self.notes,
-            "plots": [asdict(plot) for plot in self.plots],
-            "figures": self.figures,
-            "runs": self.runs,
+            **asdict(self),
+            # What a cell lacks is left out.
+            "rows": [
+                [{k: v for k, v in asdict(cell).items() if v not in (None, ())} for cell in row]
+                for row in self.rows
+            ],
         }
+        del values["study"]
         return json.dumps(values, indent=1, allow_nan=False) + "\n"
 
 
 def write(result: Result, folder: Path) -> None:
     """Writes result.json, result.md and result.csv, each complete or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    files.write(folder / "result.json", result.to_json(), durable=False)
-    files.write(folder / "result.md", markdown(result), durable=False)
-    files.write(folder / "result.csv", comma_separated(result), durable=False)
+    texts = {"json": result.to_json(), "md": markdown(result), "csv": comma_separated(result)}
+    for kind, text in texts.items():
+        files.write(folder / f"result.{kind}", text, durable=False)
 
 
 def markdown(result: Result) -> str:
@@ -221,7 +206,7 @@ def make_table(
         header: headings of the columns.
         rows: the text of each cell; markup in it is shown as it is.
         width: characters per line.
-        right: columns to align right, for numbers.
+        right: columns of numbers, to align right.
         title: a line above it.
     """
     from rich import box
@@ -238,6 +223,14 @@ def make_table(
     for row in rows:
         table.add_row(*map(escape, row))
     return table
+
+
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()
+) -> None:
+    """Prints a table as wide as the terminal has room for."""
+    screen = console()
+    screen.print(make_table(header, rows, screen.width, right=right))
 
 
 def _fits(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:

@@ -66,11 +66,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reproduce:
         monkeypatch.setattr(paper, "find", lambda name: chosen)
         monkeypatch.setattr(runner, "_executor", inline)
         parser = argparse.ArgumentParser()
-        reproduce.add(parser.add_subparsers())
+        reproduce.add(parser)
         words = ["table9", "--scale", "full", "--seeds", "2", "--out", str(tmp_path), *flags]
-        arguments = parser.parse_args(["reproduce", *words])
-        code: int = arguments.run(arguments)
-        return code
+        return reproduce.run(parser.parse_args(words))
 
     return command
 

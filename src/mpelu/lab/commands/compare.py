@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mpelu.lab.commands.options import add_config, add_model, given
 from mpelu.lab.commands.reproduce import add_execution, options_of, terminable
@@ -23,20 +22,18 @@ _FIELDS = (
     "device",
 )  # fmt: skip
 _SCHEDULES = [name for name in SCHEDULES if name != "steps"]  # there are no --milestones
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu compare mine:net --data digits --activations relu,mpelu --budget 5m
   mpelu compare mine:net --data photos --inits own,exact --budget '2000 steps'
   mpelu compare mine:net --data cifar10 --data-dir ~/data --budget 8h"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "compare",
-        description="Train a model with several activations, and say whether they differ.\n\n"
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Train a model with several activations, and say whether they differ.\n\n"
         "Runs with the same seed have the same initial weights and batches. Run the\n"
-        "same command again after an interruption: it resumes where it stopped.",
-        epilog=_EXAMPLES,
+        "same command again after an interruption: it resumes where it stopped."
     )
     add_model(parser)
     parser.add_argument(
@@ -78,7 +75,6 @@ def add(subparsers: Any) -> None:
         help="one learning rate for all activations, or auto to search for one for each on "
         "validation images (default: auto, if the budget allows)",
     )  # fmt: skip
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

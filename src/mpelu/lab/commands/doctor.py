@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from mpelu.lab.commands.options import add_config, add_model, given
 from mpelu.lab.errors import UserError
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu doctor mine:net --input 3x224x224 --model-options num_classes=10
   mpelu doctor torchvision.models:resnet18 --input 3x224x224 --out doctor
@@ -20,13 +19,11 @@ The exit code is 1 if something is wrong."""
 _FIELDS = ("data_dir", "activation", "init", "seed")
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "doctor",
-        description="Say in a sentence why a network doesn't train.\n\n"
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Say in a sentence why a network doesn't train.\n\n"
         "It is measured on one batch: where the signal dies or explodes, whether the\n"
-        "gradient arrives, which units are dead, and what each initialization would give.",
-        epilog=_EXAMPLES,
+        "gradient arrives, which units are dead, and what each initialization would give."
     )
     add_model(parser)
     parser.add_argument(
@@ -45,7 +42,6 @@ def add(subparsers: Any) -> None:
     )
     with_data = parser.add_argument_group("on data, instead of --input")
     add_config(with_data, ("data", *_FIELDS))
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("needs --data", field=with_data[0])
 
     from mpelu.lab import doctor
-    from mpelu.lab.tables import console, make_table
+    from mpelu.lab.tables import print_table
 
     def say(text: str) -> None:
         if sys.stderr.isatty() and not arguments.json:
@@ -84,11 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(found.sentence)
         for finding in found.others:
             print(f"- {finding.text}")
-        screen = console()
         print(f"\n{title}")
         for header, rows, right in doctor.tables_of(found):
             if rows:
-                screen.print(make_table(header, rows, screen.width, right=right))
+                print_table(header, rows, right)
                 print()
         if page is not None:
             print(page)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu explore
   mpelu explore --no-open -o mpelu.html"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("explore", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--out",
@@ -24,7 +22,6 @@ def add(subparsers: Any) -> None:
         "(default: mpelu-explorer.html)",
     )
     parser.add_argument("--no-open", action="store_true", help="don't open the page in a browser")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -19,14 +19,13 @@ _UNTRAINED = (
     "model_options", "activation", "alpha", "beta", "init", "init_mode", "data", "image_size",
     "crop", "seed",
 )  # fmt: skip
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu inspect runs/first --weights best
   mpelu inspect --model resnet-20 --activation mpelu --init exact --data digits"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("inspect", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, nargs="?", metavar="RUN", help="run folder")
     add_weights(parser)
     parser.add_argument(
@@ -50,7 +49,6 @@ def add(subparsers: Any) -> None:
         help="the network; `mpelu models` lists them",
     )
     add_config(untrained, _UNTRAINED)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from mpelu.lab.commands import models
-from mpelu.lab.tables import console, make_table
+from mpelu.lab.tables import console, print_table
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu list
   mpelu list activations
   mpelu reproduce table9 --dry-run"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("list", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
@@ -26,7 +24,6 @@ def add(subparsers: Any) -> None:
         help="what to list: studies of the paper, models (networks and their sizes), presets of "
         "`mpelu train`, or activations (default: studies)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -43,14 +40,14 @@ def _studies(_: argparse.Namespace) -> None:
         options = [Options(scale=scale) for scale in SCALES]
         counts = [len([*study.tuning_runs(each), *study.runs(each)]) for each in options]
         rows.append((name, *(str(count or "-") for count in counts), study.needs, study.title))
-    _print(("study", *SCALES, "data", "about"), rows, right=(1, 2, 3))
+    print_table(("study", *SCALES, "data", "about"), rows, right=(1, 2, 3))
     console().print(f"\n{', '.join(SCALES)}: runs at this scale; data: needed at full scale")
 
 
 def _presets(_: argparse.Namespace) -> None:
     from mpelu.lab.paper.settings import PRESETS
 
-    _print(("preset", "about"), [(name, preset.help) for name, preset in PRESETS.items()])
+    print_table(("preset", "about"), [(name, preset.help) for name, preset in PRESETS.items()])
 
 
 def _activations(_: argparse.Namespace) -> None:
@@ -65,12 +62,7 @@ def _activations(_: argparse.Namespace) -> None:
         )
         for name, record in TABLE.items()
     ]
-    _print(("activation", "label", "learnable", "class"), rows)
-
-
-def _print(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    screen = console()
-    screen.print(make_table(header, rows, screen.width, right=right))
+    print_table(("activation", "label", "learnable", "class"), rows)
 
 
 _LISTS: dict[str, Callable[[argparse.Namespace], None]] = {

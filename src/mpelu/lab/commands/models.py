@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_EPILOG = """\
+EXAMPLES = """\
 Other depths work too, where the family has them: for example resnet-14.
 
 examples:
@@ -65,9 +65,8 @@ class NetworkSize(NamedTuple):
     remark: str
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("models", epilog=_EPILOG)
-    parser.set_defaults(run=run)
+def add(parser: argparse.ArgumentParser) -> None:
+    """It has no options."""
 
 
 def run(_: argparse.Namespace) -> None:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from mpelu.lab.errors import plural
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu report runs
   mpelu report runs out/reproduce -o report.html
   mpelu report runs --serve"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("report", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folders",
         nargs="+",
@@ -46,7 +44,6 @@ def add(subparsers: Any) -> None:
         metavar="N",
         help="port of --serve; 0 for any free port (default: 8017)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -18,19 +18,17 @@ from mpelu.lab.sweep.study import FOR_RAY, OUT, Options
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C and SIGTERM."""
 _FIELDS = {each.name: each for each in fields(Options)}
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu reproduce table9 --scale smoke
   mpelu reproduce all --scale full --data-dir ~/data --dry-run"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "reproduce",
-        description="Run tables and figures of the paper, and compare with its values.\n\n"
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run tables and figures of the paper, and compare with its values.\n\n"
         "Run the same command again after an interruption: finished runs aren't\n"
-        "repeated, and interrupted ones continue.",
-        epilog=_EXAMPLES,
+        "repeated, and interrupted ones continue."
     )
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="a study: table1 ... table12, figure1 ... "
@@ -47,7 +45,6 @@ def add(subparsers: Any) -> None:
         "--dry-run", action="store_true", help="list the runs with estimated times, and exit"
     )
     add_execution(parser, "one per core at small scale, otherwise 1")
-    parser.set_defaults(run=run)
 
 
 def add_execution(parser: argparse.ArgumentParser, jobs: str) -> None:

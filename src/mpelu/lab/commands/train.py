@@ -17,7 +17,7 @@ from mpelu.lab.errors import UserError
 from mpelu.lab.paper.settings import PRESETS, preset
 from mpelu.lab.references import check_trusted, is_reference
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu train --model resnet-20 --activation mpelu --epochs 5 --out runs/first
   mpelu train --resume runs/first --epochs 10
@@ -28,13 +28,10 @@ presets (all training images, the last epoch's test error, as in the paper):
 """
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "train",
-        description="Train a network, resume a run that was stopped, or extend a finished one.",
-        epilog=_EXAMPLES + "\n".join(map(_preset_line, PRESETS)),
-        usage="mpelu train [options]\n       mpelu train --resume RUN [options]",
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Train a network, resume a run that was stopped, or extend a finished one."
+    parser.usage = "mpelu train [options]\n       mpelu train --resume RUN [options]"
+    parser.epilog = EXAMPLES + "\n".join(map(_preset_line, PRESETS))
     parser.add_argument(
         "--preset", metavar="NAME", help="start from settings of the paper, listed below"
     )
@@ -69,7 +66,6 @@ def add(subparsers: Any) -> None:
     for group in GROUPS:
         names = [name for name, info in FIELDS.items() if info.group == group]
         add_config(parser.add_argument_group(group), names)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

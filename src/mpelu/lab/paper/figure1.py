@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mpelu.lab.plots import COLORS
@@ -19,45 +20,34 @@ ALPHA, BETA = 25.6302, 0.01
 SLOPE = 0.25
 
 
-def shapes() -> list[tuple[str, nn.Module, str, str]]:
-    """The curves of panel (a): label, function, color and line style."""
+def figure() -> Figure:
+    """Draws both panels: activation functions, and special cases of MPELU."""
+    from matplotlib.figure import Figure
     from torch import nn
 
     from mpelu import MPELU
 
-    return [
+    drawn = Figure(figsize=(9.5, 4.4), layout="constrained")
+    left, right = drawn.subplots(1, 2)
+    shapes = [
         ("ReLU", nn.ReLU(), COLORS["relu"], "-"),
         ("PReLU, a = 0.25", nn.PReLU(init=SLOPE), COLORS["prelu"], "--"),
         ("ELU, α = 1", nn.ELU(), COLORS["elu"], "-."),
         ("MPELU, α = 3, β = 1", MPELU(alpha=3.0), COLORS["mpelu"], "-"),
     ]
-
-
-def special_cases() -> list[tuple[str, nn.Module, str, str]]:
-    """The curves of panel (b)."""
-    from mpelu import MPELU
-
     like_prelu = MPELU(alpha=ALPHA, beta=BETA)
-    return [
+    cases = [
         ("α = 0: ReLU", MPELU(alpha=0.0), COLORS["relu"], "-"),
         ("α = 25.6302, β = 0.01: close to PReLU 0.25", like_prelu, COLORS["prelu"], "--"),
         ("α = 1, β = 1: ELU", MPELU(), COLORS["elu"], "-."),
         ("α = 98, β = 0.01: close to the identity", MPELU.identity(), "#CC79A7", ":"),
     ]
-
-
-def figure() -> Figure:
-    """Draws both panels."""
-    from matplotlib.figure import Figure
-
-    drawn = Figure(figsize=(9.5, 4.4), layout="constrained")
-    left, right = drawn.subplots(1, 2)
-    _panel(left, "Shapes of activation functions", shapes())
-    _panel(right, "Special cases of MPELU", special_cases())
+    _panel(left, "Shapes of activation functions", shapes)
+    _panel(right, "Special cases of MPELU", cases)
     return drawn
 
 
-def _panel(axes: Axes, title: str, curves: list[tuple[str, nn.Module, str, str]]) -> None:
+def _panel(axes: Axes, title: str, curves: Sequence[tuple[str, nn.Module, str, str]]) -> None:
     import torch
 
     y = torch.linspace(-4, 3, 701)

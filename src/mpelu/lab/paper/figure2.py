@@ -26,13 +26,8 @@ ERROR = {"full": 15.0, "small": 45.0, "smoke": 95.0}
 
 def settings(source: str) -> list[Setting]:
     return [
-        Setting(
-            name=activation,
-            labels=(LABELS[activation],),
-            paper=printed,
-            config=nin(activation, alpha, source),
-        )
-        for (activation, alpha), printed in PAPER.items()
+        Setting(name=name, labels=(LABELS[name],), paper=printed, config=nin(name, alpha, source))
+        for (name, alpha), printed in PAPER.items()
     ]
 
 

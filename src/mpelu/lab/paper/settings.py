@@ -51,14 +51,7 @@ output of nine layers without normalization."""
 
 
 def nin(activation: str, alpha: float | None, source: str, *, augmented: bool = True) -> Config:
-    """Network in Network on CIFAR-10.
-
-    Args:
-        activation: name of the activation.
-        alpha: its (initial) alpha, if it has one.
-        source: "paper" or "code".
-        augmented: train on random 28x28 crops and flips.
-    """
+    """Network in Network on CIFAR-10, augmented with random 28x28 crops and flips."""
     config = replace(
         _NIN,
         activation=activation,
@@ -193,14 +186,7 @@ RESNET_SOURCES = {
 
 
 def resnet(model: str, source: str, *, dagger: bool = False, **changes: Any) -> Config:
-    """A residual network on CIFAR.
-
-    Args:
-        model: name of the network.
-        source: "paper" or "code".
-        dagger: train for 300 epochs with batches of 64, as the rows marked † of table 12.
-        **changes: other fields of Config.
-    """
+    """A residual network on CIFAR; dagger: as the rows marked † of table 12, for 300 epochs."""
     decay_mult = 10.0 if source == "code" else 1.0
     base = _DAGGER if dagger else _RESNET
     return replace(base, model=model, activation_decay_mult=decay_mult, **changes)

@@ -37,11 +37,7 @@ Look = Callable[["nn.Module", "list[Tensor]", Sequence[str]], Mapping[str, tuple
 def config(activation: str, init: str, options: Options, seed: int) -> Config:
     """The network at a scale, with the data it is shown.
 
-    Args:
-        activation: name of the activation.
-        init: "own" for the published rule, which has the same factor in every convolution.
-        options: scale and data.
-        seed: random seed.
+    With init="own" it has the published rule, the same factor in every convolution.
     """
     full = replace(
         plain(30, activation, OURS, "code", batch_norm=False),
@@ -68,13 +64,8 @@ def inspects(options: Options) -> tuple[Config, ...]:
 def measure(
     gathered: Gathered, networks: Mapping[str, tuple[str, str]], look: Look
 ) -> list[Values]:
-    """What is measured with each seed after each convolution, on random test images.
-
-    Args:
-        gathered: scale, seeds and data.
-        networks: activation and initialization of each network, by name.
-        look: measures.
-    """
+    """What is measured with each seed after each convolution, on random test images, of networks
+    with these activations and initializations."""
     import torch
     from torch import nn
 

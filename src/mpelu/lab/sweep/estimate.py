@@ -88,12 +88,7 @@ def dry_run(studies: Sequence[Study], options: Options) -> Iterator[str]:
 
 
 def seconds(runs: Sequence[Job], threads: int) -> dict[str, float]:
-    """The seconds each run would take on this machine, by name. Equal networks are measured once.
-
-    Args:
-        runs: the runs.
-        threads: CPU threads per run.
-    """
+    """The seconds of each run on this machine, by name. Equal networks are measured once."""
     import torch
 
     before = torch.get_num_threads()
@@ -147,12 +142,7 @@ def measure(config: Config, facts: DataFacts) -> tuple[float, float]:
 def steps_on_noise(config: Config, batch_size: int, facts: DataFacts) -> tuple[Step, Step]:
     """Functions that do a training step and a test step on random images.
 
-    They run on the GPU if there is one.
-
-    Args:
-        config: the run.
-        batch_size: number of images, all of them the same in every step.
-        facts: facts of the run's data.
+    They run on the GPU if there is one. The images are the same in every step.
     """
     import torch
 
@@ -199,7 +189,7 @@ def steps_on_noise(config: Config, batch_size: int, facts: DataFacts) -> tuple[S
 
 
 def fastest(step: Step, most: int = 1 + _STEPS, enough: float = _ENOUGH) -> float:
-    """Seconds of the fastest of a few steps. The first one also allocates memory.
+    """Seconds of the fastest of a few steps, of which the first also allocates memory.
 
     Args:
         step: does a step, and waits for the device.

@@ -36,12 +36,7 @@ _WORKER = (
 
 
 def perform(job: Job, *, progress: bool = False) -> Job:
-    """Trains, or resumes a run that was stopped; says how it ended, also after an error.
-
-    Args:
-        job: the run.
-        progress: print the run's progress.
-    """
+    """Trains, or resumes a run that was stopped; says how it ended, also after an error."""
     from mpelu.lab.training.display import for_terminal
     from mpelu.lab.training.launch import resume, train
 

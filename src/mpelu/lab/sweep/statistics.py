@@ -62,10 +62,6 @@ def text_of(values: Sequence[float], diverged: int = 0, digits: int = 2) -> str:
 def student_quantile(probability: float, degrees: int) -> float:
     """The quantile of Student's t distribution for a whole number of degrees of freedom.
 
-    Args:
-        probability: between 0 and 1, exclusive.
-        degrees: degrees of freedom, 1 or more.
-
     Example:
         >>> round(student_quantile(0.975, 9), 4)
         2.2622

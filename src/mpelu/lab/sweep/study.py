@@ -33,6 +33,20 @@ SEEDS = {"smoke": 1, "small": 2, "full": 5}
 """Runs per setting by default."""
 TUNING_SEED = 10_000
 """Seed of the runs that choose learning rates. No result uses it."""
+SMOKE: dict[str, Any] = {
+    "train_limit": 64,
+    "test_limit": 32,
+    "batch_size": 16,
+    "epochs": None,
+    "iterations": 3,
+    "milestones": (),
+    "warmup": 0,
+    "warmup_lr": None,
+    "test_every": None,
+    "log_every": 1,
+    "threads": 1,
+}
+"""Fields of a run of a few steps, which shows that everything runs, and nothing else."""
 _UNMENTIONED = {"seed", "log_every", "test_every", "gradient_checkpointing"}
 """Fields that change bits or logs, but not the experiment."""
 
@@ -192,20 +206,8 @@ def smoke(config: Config, scale: str) -> Config:
     """
     if scale != "smoke":
         return config
-    return replace(
-        config,
-        train_limit=64,
-        test_limit=32,
-        batch_size=max(16, config.accumulate),
-        epochs=None,
-        iterations=min(3, config.iterations or 3),
-        milestones=(),
-        warmup=0,
-        warmup_lr=None,
-        test_every=None,
-        log_every=1,
-        threads=1,
-    )
+    few = {"batch_size": max(16, config.accumulate), "iterations": min(3, config.iterations or 3)}
+    return replace(config, **SMOKE | few)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

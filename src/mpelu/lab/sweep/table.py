@@ -141,14 +141,7 @@ def _notes(gathered: Gathered, value: Value) -> list[str]:
 
 
 def pair(first: Setting, second: Setting, value: Value = last_error, many: int = 1) -> Pairing:
-    """The difference of two settings over the seeds that both have.
-
-    Args:
-        first: a setting with its runs.
-        second: the one to compare with.
-        value: the value of a run.
-        many: number of differences that are reported together.
-    """
+    """The difference of two settings, one of this many that are reported together."""
     ones, others = ({each.seed: value(each) for each in row.ended} for row in (first, second))
     return pair_seeds(ones, others, comparisons=many)
 
