@@ -27,11 +27,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     add_model(parser)
     parser.add_argument(
-        "--input",
-        nargs="+",
-        metavar="SHAPE",
+        "--input", nargs="+", metavar="SHAPE",
         help="shape of each input without the batch, such as 3x224x224; the values are random",
-    )
+    )  # fmt: skip
     add_config(parser, ["model_options"])
     parser.add_argument(
         "--samples", type=int, metavar="N", help="size of the batch (default: 16 to 32)"

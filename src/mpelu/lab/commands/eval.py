@@ -16,12 +16,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_trained(parser)
     add_data_dir(parser)
     parser.add_argument(
-        "--split",
-        choices=("test", "validation"),
-        default="test",
+        "--split", choices=("test", "validation"), default="test",
         help="images to use: the test images, or those that were kept out of training to choose "
         "by (default: test)",
-    )
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -13,14 +13,10 @@ examples:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        default=Path("mpelu-explorer.html"),
-        metavar="PATH",
+        "-o", "--out", type=Path, default=Path("mpelu-explorer.html"), metavar="PATH",
         help="page to write if it ends in .html, otherwise directory for it "
         "(default: mpelu-explorer.html)",
-    )
+    )  # fmt: skip
     parser.add_argument("--no-open", action="store_true", help="don't open the page in a browser")
 
 

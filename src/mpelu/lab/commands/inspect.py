@@ -32,22 +32,18 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--images", type=int, default=256, metavar="N", help="number of test images (default: 256)"
     )
     parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
+        "--out", type=Path, metavar="DIR",
         help="directory for the results as JSON and PNG (default: the run folder; none with "
         "--model)",
-    )
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print only errors")
     add_data_dir(parser)
     add_trust(parser)
     untrained = parser.add_argument_group("a network before training, instead of RUN")
     untrained.add_argument(
-        "--model",
-        metavar="NAME",
-        default=argparse.SUPPRESS,
+        "--model", metavar="NAME", default=argparse.SUPPRESS,
         help="the network; `mpelu models` lists them",
-    )
+    )  # fmt: skip
     add_config(untrained, _UNTRAINED)
 
 

@@ -17,13 +17,10 @@ examples:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what",
-        nargs="?",
-        choices=tuple(_LISTS),
-        default="studies",
+        "what", nargs="?", choices=tuple(_LISTS), default="studies",
         help="what to list: studies of the paper, models (networks and their sizes), presets of "
         "`mpelu train`, or activations (default: studies)",
-    )
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:

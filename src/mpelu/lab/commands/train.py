@@ -39,29 +39,22 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, metavar="FILE", help="start from the config.json of a run"
     )
     parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="RUN",
+        "--out", type=Path, metavar="RUN",
         help="run folder to create (default: runs/NAME, where NAME is made from the settings)",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--resume",
-        type=Path,
-        metavar="RUN",
+        "--resume", type=Path, metavar="RUN",
         help="resume the run in this folder; with a higher --epochs or --iterations, extend it",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--mirror", metavar="URL", help="where to download CIFAR from (default: the official site)"
     )
     add_trust(parser)
     parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events")
     parser.add_argument(
-        "--logger",
-        nargs="+",
-        default=[],
-        metavar="NAME",
+        "--logger", nargs="+", default=[], metavar="NAME",
         help="hand metrics to loggers of your own, package.module:factory, for example to W&B",
-    )
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print only errors")
     for group in GROUPS:
         names = [name for name, info in FIELDS.items() if info.group == group]

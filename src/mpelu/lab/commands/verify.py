@@ -19,12 +19,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "The exit code is 1 if a file is damaged, and 0 otherwise."
     )
     parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
+        "folders", nargs="+", type=Path, metavar="RUN",
         help="run folder, or directory with run folders in it",
-    )
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

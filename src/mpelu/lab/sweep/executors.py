@@ -20,7 +20,7 @@ from typing import Any
 from mpelu.lab.errors import UserError, one_line, plural
 from mpelu.lab.files import parse_object
 from mpelu.lab.run import folder as runs
-from mpelu.lab.sweep.study import Job
+from mpelu.lab.sweep.study import Job, Options
 
 GRACE = 60.0
 """Seconds a run has to finish its step and write a checkpoint once it is asked to stop."""
@@ -203,37 +203,23 @@ def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
             process.wait()
 
 
-def ray(
-    jobs: Sequence[Job],
-    *,
-    address: str | None = None,
-    cpus: float = 1,
-    gpus: float = 0,
-    workers: int | None = None,
-) -> Generator[Job, None, None]:
+def ray(jobs: Sequence[Job], options: Options) -> Generator[Job, None, None]:
     """Hands the runs to Ray, which sends each to a worker that has room for it.
 
     A run whose worker is lost continues from its last checkpoint on another one. All machines need
-    the output directory, and the data, at the same path.
-
-    Args:
-        jobs: the runs.
-        address: a running cluster; None to start one on this machine and shut it down afterwards.
-        cpus: CPUs per run.
-        gpus: GPUs per run.
-        workers: runs at a time in a cluster started here; None for one per core.
+    the output directory, and the data, at the same path. A cluster that is started on this machine
+    has room for as many runs at a time as the options say.
 
     Raises:
         UserError: if Ray isn't installed, no cluster answers, or no machine has room for a run.
     """
+    cpus, gpus = options.cpus_per_run, options.gpus_per_run
     module = load_ray()
-    with _cluster(module, address, cpus, workers):
+    with _cluster(module, options):
         _check_room(module, cpus, gpus)
         task = module.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)(_perform)
-        sent = {
-            task.options(name=job.name).remote(job.to_json(), max(1, int(cpus))): job
-            for job in jobs
-        }
+        threads = max(1, int(cpus))
+        sent = {task.options(name=job.name).remote(job.to_json(), threads): job for job in jobs}
         waiting = list(sent)
         try:
             while waiting:
@@ -282,20 +268,18 @@ def _outcome(module: Any, reference: Any, job: Job) -> Job:
 
 
 @contextlib.contextmanager
-def _cluster(module: Any, address: str | None, cpus: float, workers: int | None) -> Iterator[None]:
+def _cluster(module: Any, options: Options) -> Iterator[None]:
     if module.is_initialized():
         yield
         return
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is not None:
-        options["address"] = address
-    else:
-        room = None if workers is None else max(1, int(workers * cpus))
-        options |= {"include_dashboard": False, "num_cpus": room}
+    address, where = options.ray_address, f"the cluster at {options.ray_address}"
+    how: dict[str, Any] = {"address": address}
+    if address is None:
+        cpus, where = max(1, int(options.at_a_time * options.cpus_per_run)), "a new cluster"
+        how = {"include_dashboard": False, "num_cpus": cpus}
     try:
-        module.init(**options)
+        module.init(log_to_driver=False, logging_level="ERROR", **how)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        where = "a new cluster" if address is None else f"the cluster at {address}"
         raise UserError(
             f"can't connect to {where}: {one_line(error)}", field="ray_address"
         ) from error

@@ -147,13 +147,7 @@ def _execute(study: Study, options: Options, jobs: Sequence[Job]) -> Iterator[Ev
 def _executor(options: Options, jobs: Sequence[Job]) -> Generator[Job, None, None]:
     at_a_time = options.at_a_time
     if options.executor == "ray":
-        return executors.ray(
-            jobs,
-            address=options.ray_address,
-            cpus=options.cpus_per_run,
-            gpus=options.gpus_per_run,
-            workers=at_a_time,
-        )
+        return executors.ray(jobs, options)
     if options.is_smoke and at_a_time == 1:
         return executors.inline(jobs)
     # The progress of several runs would be mixed up.

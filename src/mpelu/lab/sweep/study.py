@@ -242,15 +242,14 @@ class Study:
 
     def source(self, options: Options) -> str:
         """The source that is followed."""
-        if not self.sources:
-            return "paper"
-        return options.follow or next(iter(self.sources))
+        follow = options.follow if self.sources else None
+        return follow or next(iter(self.sources), "paper")
 
     def folder(self, options: Options) -> Path:
         """The study's directory, named with the source if it isn't the default."""
         source = self.source(options)
-        is_default = not self.sources or source == next(iter(self.sources))
-        return options.out / (f"{self.name}-{options.scale}" + ("" if is_default else f"-{source}"))
+        end = "" if source == next(iter(self.sources), source) else f"-{source}"
+        return options.out / f"{self.name}-{options.scale}{end}"
 
     def at_scale(self, options: Options) -> list[Setting]:
         """The settings as they are run at this scale."""
