@@ -246,16 +246,17 @@ def test_small_photographs_keep_their_size_and_the_size_is_said(
     photographs(Path("photos"), sizes)
     config = Config(model=f"{mine}:Net", batch_size=4, data="folder", data_dir="photos")
     told: list[str] = []
-    asked = (["relu", "mpelu"], ["own"], 1, "2 steps", 1, Path("out"))
-    planned = plan(config, *asked, told.append)
+    asked = (["relu", "mpelu"], ["own"], "2 steps")
+    options = Options(seeds=1, jobs=1, out=Path("out"))
+    planned = plan(config, *asked, options, told.append)
     assert told[0] == said
     assert said in planned.notes
     assert image_sizes(planned.config)[1] == seen
-    assert plan(config, *asked, told.append) == planned  # resumed
+    assert plan(config, *asked, options, told.append) == planned  # resumed
     with pytest.raises(UserError, match="holds a comparison with --image-size"):
-        plan(replace(config, image_size=16), *asked, told.append)
-    chosen = replace(config, image_size=20, crop=16)
-    assert image_sizes(plan(chosen, *asked[:-1], Path("other"), told.append).config) == (20, 16)
+        plan(replace(config, image_size=16), *asked, options, told.append)
+    chosen, other = replace(config, image_size=20, crop=16), replace(options, out=Path("other"))
+    assert image_sizes(plan(chosen, *asked, other, told.append).config) == (20, 16)
 
 
 MPELU, RELU = Arm(activation="mpelu", init="own"), Arm(activation="relu", init="own")

@@ -93,17 +93,15 @@ def run(arguments: argparse.Namespace) -> int:
     default = Path("out/compare") / arguments.model.replace(":", ".")
     jobs = arguments.jobs or os.cpu_count() or 1
     options = options_of(
-        arguments, out=arguments.out or default, jobs=jobs, seeds=None, data_dir=config.data_dir
+        arguments, out=arguments.out or default, jobs=jobs, data_dir=config.data_dir
     )
     say = _say if not arguments.quiet else lambda text: None
     chosen = comparison.plan(
         config,
         [each.strip() for each in arguments.activations.split(",") if each.strip()],
         [each.strip() for each in arguments.inits.split(",") if each.strip()],
-        arguments.seeds,
         arguments.budget,
-        jobs,
-        options.out,
+        options,
         say,
         None if lr is None else lr == "auto",
     )

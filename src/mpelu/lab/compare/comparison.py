@@ -139,10 +139,8 @@ def plan(
     config: Config,
     names: Sequence[str],
     inits: Sequence[str],
-    seeds: int,
     budget: str,
-    jobs: int,
-    out: Path,
+    options: Options,
     say: Say,
     search: bool | None = None,
 ) -> ModelComparison:
@@ -156,11 +154,9 @@ def plan(
         names: of activations; "own" is the model as it comes, and is added as the first unless
             one of the names is its activation.
         inits: initializations, each for every activation.
-        seeds: runs per arm.
         budget: time for everything, such as "30m", of which measuring takes its part, or steps
             per run, such as "500 steps".
-        jobs: runs at a time.
-        out: directory of the comparison.
+        options: seeds, directory, and runs at a time.
         say: receives a line for each step that may take long.
         search: whether each arm's learning rate is searched for, or all are trained with that of
             the config; None to search if the budget has room for it.
@@ -168,8 +164,7 @@ def plan(
     Raises:
         UserError: if something doesn't fit, or the directory holds another comparison.
     """
-    if seeds < 1:
-        raise UserError(f"expected a number >= 1, got {seeds}", field="seeds")
+    jobs, out, seeds = options.at_a_time, options.out, options.seeds or 1
     limit = parse_budget(budget)
     if search and isinstance(limit, int) and limit < _FEWEST_TO_SEARCH:
         raise UserError(
@@ -180,7 +175,7 @@ def plan(
     _check_names(names, inits)
     asked = {"activations": list(names), "inits": list(inits)}
     if (out / PLAN).exists():
-        return _resumed(config, asked, seeds, budget, out, search)
+        return _resumed(config, asked, budget, options, search)
     from mpelu.lab.data.dataset import has_validation
 
     begun = time.monotonic()
@@ -193,7 +188,15 @@ def plan(
             field="activations",
         )
     chosen = names if not found_in.has_own or found_in.names_own(names) else [OWN, *names]
-    arms = _arms(chosen, inits, found_in.is_passed)
+    arms = tuple(
+        Arm(activation=name, init=init, is_passed=found_in.is_passed)
+        for init in dict.fromkeys(inits)
+        for name in dict.fromkeys(chosen)
+    )
+    if len(arms) < 2:
+        raise UserError(
+            f"expected at least two arms to compare, got {arms[0].title}", field="activations"
+        )
     costs = measure(config, arms, jobs, say)
     runs = len(arms) * seeds
     spent = time.monotonic() - begun
@@ -328,27 +331,14 @@ def _check_names(names: Sequence[str], inits: Sequence[str]) -> None:
         raise UserError("expected a name, got none", field="activations" if inits else "inits")
 
 
-def _arms(names: Sequence[str], inits: Sequence[str], is_passed: bool) -> tuple[Arm, ...]:
-    arms = tuple(
-        Arm(activation=name, init=init, is_passed=is_passed)
-        for init in dict.fromkeys(inits)
-        for name in dict.fromkeys(names)
-    )
-    if len(arms) < 2:
-        raise UserError(
-            f"expected at least two arms to compare, got {arms[0].title}", field="activations"
-        )
-    return arms
-
-
 def _resumed(
     config: Config,
     asked: dict[str, list[str]],
-    seeds: int,
     budget: str,
-    out: Path,
+    options: Options,
     search: bool | None,
 ) -> ModelComparison:
+    out = options.out
     try:
         found = files.read_json(out / PLAN)
         if found.get("format") != FORMAT:
@@ -361,7 +351,7 @@ def _resumed(
         kept = ModelComparison(
             config=replace(before, data_dir=config.data_dir, device=config.device),
             arms=tuple(Arm(**each) for each in found["arms"]),
-            seeds=max(seeds, int(found["seeds"])),
+            seeds=max(options.seeds or 1, int(found["seeds"])),
             budget=str(found["budget"]),
             costs={name: ArmCost(**each) for name, each in found["costs"].items()},
             notes=tuple(found["notes"]),
