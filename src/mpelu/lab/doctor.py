@@ -45,12 +45,11 @@ def diagnose_model(
 
     Args:
         name: package.module:factory, or a network of `mpelu.models`.
-        shapes: of the inputs, without the batch. Inputs are real numbers, or tokens if the model
-            takes no real numbers.
+        shapes: shapes of the inputs without the batch. They are real numbers, or tokens if the
+            model takes no real numbers.
         samples: size of the batch; None for one that suits the shapes.
         say: receives a line for each step.
-        options: keyword arguments of the model. If the only input is an image, its channels and
-            size are passed too, to a model that takes them.
+        options: keyword arguments of the model; channels and size of an only image are added.
 
     Raises:
         UserError: if there is no such model, or it can't take the inputs.

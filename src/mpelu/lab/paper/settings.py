@@ -196,9 +196,6 @@ class Preset(NamedTuple):
     """A setting of a study, for `mpelu train --preset`."""
 
     help: str
-    study: str
-    setting: str
-    """Its name in the study."""
     config: Config
 
 
@@ -208,26 +205,18 @@ _ANY: dict[str, Any] = {"activation": None, "alpha": None}
 PRESETS = {
     "nin-cifar10": Preset(
         "NIN, CIFAR-10, 120k iterations (table 1, published code)",
-        "table1",
-        "mpelu-1-augmented",
         replace(nin("mpelu", 1.0, "code"), **_ANY),
     ),
     "resnet-cifar": Preset(
         "ResNets on CIFAR-10, 200 epochs (tables 9 to 12, paper)",
-        "table11",
-        "nopre-resnet",
         resnet("nopre-resnet-164", "paper"),
     ),
     "resnet-cifar-dagger": Preset(
         "ResNets on CIFAR-10, 300 epochs (table 12, paper)",
-        "table12",
-        "nopre-164-alpha0.25-dagger-cifar10",
         resnet("nopre-resnet-164", "paper", dagger=True),
     ),
     "plain-imagenet": Preset(
         "15 layers on ImageNet, 750k iterations (table 2, paper)",
-        "table2",
-        "mpelu-1-ours-decay1",
         replace(plain(15, "mpelu", OURS, "paper", alpha=1.0), **_ANY),
     ),
 }
