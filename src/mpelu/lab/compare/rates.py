@@ -102,7 +102,7 @@ def search(
     start = comparison.config.lr
     scores: dict[Arm, dict[int, Score]] = {arm: {} for arm in comparison.arms}
     once = replace(comparison.options(options), seeds=1)
-    while any(planned := {arm: next_places(found) for arm, found in scores.items()}.values()):
+    while any(planned := [next_places(found) for found in scores.values()]):
         places = zip(scores.items(), planned, strict=True)
         pairs = [(arm, place) for (arm, found), new in places for place in (*found, *new)]
         study = _study(comparison, pairs, scores)
