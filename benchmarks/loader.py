@@ -35,7 +35,7 @@ from mpelu.lab.data import cifar
 from mpelu.lab.data.dataset import Dataset, build
 from mpelu.lab.data.images import LabeledImages, Splits
 from mpelu.lab.data.registry import find
-from mpelu.lab.timing import interleaved
+from mpelu.lab.sweep.estimate import interleaved
 
 BATCH = 128
 CPU = torch.device("cpu")

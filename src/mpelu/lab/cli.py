@@ -113,11 +113,12 @@ def _run(arguments: Sequence[str]) -> int:
         raise UserError(f"unknown command {name!r}{hint}")
     command = parser
     if name is not None:
-        subparsers = parser.add_subparsers(prog="mpelu", help=SUPPRESS)
-        import_module(f"mpelu.lab.commands.{name}").add(subparsers)
-        command = subparsers.choices[name]
-        summary = COMMANDS[name]
-        command.description = command.description or f"{summary[0].upper()}{summary[1:]}."
+        module, summary = import_module(f"mpelu.lab.commands.{name}"), COMMANDS[name]
+        command = parser.add_subparsers(prog="mpelu", help=SUPPRESS).add_parser(
+            name, description=f"{summary[0].upper()}{summary[1:]}.", epilog=module.EXAMPLES
+        )
+        command.set_defaults(run=module.run)
+        module.add(command)
     chosen, unknown = parser.parse_known_args(arguments)
     if unknown:
         command.refuse(unknown)

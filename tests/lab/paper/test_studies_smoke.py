@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mpelu.lab import cli, paper
-from mpelu.lab.sweep import Options, results
+from mpelu.lab import cli, paper, tables
+from mpelu.lab.sweep import Options
 
 DRAWN = ("figure1", "figure4", "figure5")
 """Drawings are the same at every scale."""
@@ -53,7 +53,7 @@ def check_it_claims_nothing(name: str, found: dict[str, Any], out: str, markdown
     """A smoke test says that it is one, and compares nothing."""
     assert found["smoke"] == (name not in DRAWN)
     for text in (out, markdown):
-        assert (results.SMOKE in " ".join(text.split())) == found["smoke"]
+        assert (tables.SMOKE in " ".join(text.split())) == found["smoke"]
     assert found["compare"] == []
     assert not any("pair" in note or "variance at" in note for note in found["notes"])
     texts = [cell["text"] for row in found["rows"] for cell in row[len(row) // 2 :]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,8 +29,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **settings})
-        self.register("type", int, _integer)
-        self.register("type", float, _number)
+        self.register("type", int, _reader(int, "an integer"))
+        self.register("type", float, _reader(float, "a number"))
         self.register("type", Path, _path)
 
     def has_option(self, field: str) -> bool:
@@ -69,15 +70,11 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected an integer, got {text!r}") from None
+def _reader(kind: Callable[[str], Any], noun: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected {noun}, got {text!r}") from None
 
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+    return read

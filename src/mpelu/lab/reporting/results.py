@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab import files
-from mpelu.lab.colors import color_name
+from mpelu.lab.plots import color_name
 from mpelu.lab.reporting.curves import downsample
 from mpelu.lab.reporting.values import integer, items, number, objects, text, texts
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab import files
-from mpelu.lab.colors import color_name
 from mpelu.lab.errors import UserError, one_line
+from mpelu.lab.plots import color_name
 from mpelu.lab.reporting.curves import learning_curves
 from mpelu.lab.reporting.learned import learned_histograms
 from mpelu.lab.reporting.values import integer, number, objects, text
