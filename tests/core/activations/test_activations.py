@@ -264,7 +264,8 @@ def test_channels_in_another_dimension(name: str) -> None:
 def test_options() -> None:
     assert {name: list(record.options) for name, record in TABLE.items() if record.options} == {
         "leaky_relu": ["alpha"], "prelu": ["alpha"], "elu": ["alpha"], "celu": ["alpha"],
-        "srelu": ["alpha", "dim"], "pelu": ["dim"], "mpelu": ["alpha", "beta", "coordinates", "dim"],
+        "srelu": ["alpha", "dim"], "pelu": ["dim"],
+        "mpelu": ["alpha", "beta", "coordinates", "dim"],
     }  # fmt: skip
     with pytest.raises(ValueError, match="coordinates: expected 'paper' or 'slope', got 'other'"):
         TABLE["mpelu"].make(3, coordinates="other")

@@ -539,7 +539,7 @@ def _losses(model: nn.Module, optimizer: Any, lr: float, steps: int = 40) -> lis
 def test_a_converted_prelu_network_is_fine_tuned_at_ordinary_rates(
     optimizer: Any, lr: float
 ) -> None:
-    """In alpha and beta, as the paper writes PReLU, the same network doesn't learn."""
+    """With SGD, the same network doesn't learn in alpha and beta, as the paper writes PReLU."""
     torch.manual_seed(0)
     model = mpelu.models.create("resnet-8", activation="prelu", width=8)
     paper = copy.deepcopy(model)
@@ -547,7 +547,8 @@ def test_a_converted_prelu_network_is_fine_tuned_at_ordinary_rates(
     mpelu.convert(paper, torch.randn(2, 3, 8, 8), alpha=25.0, beta=0.01)
     losses = _losses(model, optimizer, lr)
     assert losses[-1] < losses[0] / 2
-    assert not _losses(paper, optimizer, lr)[-1] < losses[0] / 2
+    if optimizer is momentum:  # AdamW's steps don't depend on the size of the gradients
+        assert not _losses(paper, optimizer, lr)[-1] < losses[0] / 2
 
 
 def test_functions_that_no_mpelu_equals_are_left_with_the_reason() -> None:
