@@ -18,4 +18,6 @@ if not TYPE_CHECKING:  # or mypy would accept any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from mpelu.lab.data import dataset, preprocess
 
-        return getattr(dataset if hasattr(dataset, name) else preprocess, name)
+        value = getattr(dataset if hasattr(dataset, name) else preprocess, name)
+        globals()[name] = value
+        return value

@@ -25,10 +25,8 @@ and 1 if the part is to be mirrored, else 0."""
 
 def make_crop(
     augment: str, image_size: int, size: int, device: torch.device
-) -> RandomCrop | RandomResizedCrop | None:
-    """Returns what Config's `augment` names; None for "none"."""
-    if augment == "none":
-        return None
+) -> RandomCrop | RandomResizedCrop:
+    """Returns the crop that Config's `augment` names."""
     if augment == RESIZED:
         return RandomResizedCrop(image_size=image_size, size=size, device=device)
     padding = PADDING[augment]

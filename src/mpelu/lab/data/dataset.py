@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from mpelu.lab.data import preprocess as preprocessing
-from mpelu.lab.data.augment import RandomCrop, RandomResizedCrop, make_crop
+from mpelu.lab.data.augment import RESIZED, RandomCrop, RandomResizedCrop, make_crop
 from mpelu.lab.data.download import DownloadProgress
 from mpelu.lab.data.folder import FileReader, decode
 from mpelu.lab.data.images import CHUNK, LabeledImages, Splits, first, hold_out
-from mpelu.lab.data.preprocess import Preprocess
+from mpelu.lab.data.preprocess import POINTWISE, Preprocess
 from mpelu.lab.data.registry import DataSetInfo, find, image_sizes
 from mpelu.lab.errors import UserError, one_line
 from mpelu.lab.files import digest
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_FITTED = 10_000
 """Image files that preprocessing is fitted on, at most."""
+_LARGEST_WHITENED = 64
+"""Image size up to which the whitening matrix is practical."""
 
 
 class Dataset:
@@ -194,14 +196,14 @@ def load(
     """
     info = find(config.data)
     if info.image_size:
-        preprocessing.check(config)
+        _check(config)
     data_dir = _data_dir(config, info)
     if download and info.download is not None and data_dir is not None:
         info.download(info, data_dir, mirror=mirror, progress=progress)
     splits = info.read(info, data_dir)
     if not info.image_size:
         config = with_image_size(config, splits)
-        preprocessing.check(config)
+        _check(config)
     return build(config, device, splits)
 
 
@@ -287,7 +289,8 @@ def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
         kept, held = hold_out(torch.as_tensor(train.labels), config.validation, config.seed)
         given |= {"train": train.take(kept), "validation": train.take(held)}
         trained_on = given["train"].fingerprint()
-    crop = make_crop(config.augment, image_size, size, device)
+    is_cropped = config.augment != "none"
+    crop = make_crop(config.augment, image_size, size, device) if is_cropped else None
     ready: dict[str, LabeledImages | FileReader] = {}
     for name, split in given.items():
         if isinstance(split, LabeledImages):
@@ -311,6 +314,23 @@ def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
         device=device,
         test_note=splits.note,
     )
+
+
+def _check(config: Config) -> None:
+    """Raises UserError if the images can't be preprocessed as the config says."""
+    image_size, _ = image_sizes(config)
+    if config.preprocess == "gcn-zca" and image_size > _LARGEST_WHITENED:
+        limit = f"{_LARGEST_WHITENED}x{_LARGEST_WHITENED}"
+        raise UserError(
+            f"gcn-zca takes images of at most {limit}, got {image_size}x{image_size}",
+            field="preprocess",
+        )
+    if config.data == "folder" and config.augment == RESIZED and config.preprocess not in POINTWISE:
+        raise UserError(
+            f"{RESIZED} of image files requires --preprocess channel or none, got "
+            f"{config.preprocess}",
+            field="augment",
+        )
 
 
 def _fit(

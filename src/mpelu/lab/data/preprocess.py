@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from mpelu.lab import files
-from mpelu.lab.data.augment import RESIZED
 from mpelu.lab.data.registry import find, image_sizes
 from mpelu.lab.errors import UserError
 from mpelu.lab.files import digest, read_tensors, seal_tensors
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+POINTWISE = ("channel", "none")
+"""Kinds that treat every pixel of a channel alike."""
 CONTRAST_NORM = 55.0
 """Norm of an image after contrast normalization: a standard deviation of about 1 for 3x32x32."""
 ZCA_EPSILON = 0.1
 """Added to the eigenvalues, so that directions with almost no variance aren't amplified."""
 _SMALLEST_NORM = 1e-8
-_LARGEST_WHITENED = 64
-"""Image size up to which the whitening matrix is practical."""
 
 
 class Preprocess:
@@ -69,7 +68,7 @@ class Preprocess:
     @property
     def pointwise(self) -> bool:
         """Whether crops can be normalized like whole images."""
-        return is_pointwise(self.kind)
+        return self.kind in POINTWISE
 
     def normalize(self, images: Tensor) -> Tensor:
         """Converts uint8 images to float32; the mean becomes 0 (for kind "none", black does).
@@ -90,11 +89,6 @@ class Preprocess:
             flat = contrast_normalize(images).sub_(state["mean"])
             return (flat @ state["matrix"]).view(images.shape)
         return images.float().div_(state["scale"])
-
-
-def is_pointwise(kind: str) -> bool:
-    """Whether a kind of preprocessing treats every pixel of a channel alike."""
-    return kind in ("channel", "none")
 
 
 def center_crop(images: Tensor, size: int) -> Tensor:
@@ -182,27 +176,6 @@ def fit_whitening(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     values, vectors = torch.linalg.eigh(covariance)
     matrix = (vectors * (values.clamp(min=0) + ZCA_EPSILON).rsqrt()) @ vectors.T
     return mean.float(), matrix.float()
-
-
-def check(config: Config) -> None:
-    """Raises UserError if the images can't be preprocessed as the config says."""
-    image_size, _ = image_sizes(config)
-    if config.preprocess == "gcn-zca" and image_size > _LARGEST_WHITENED:
-        limit = f"{_LARGEST_WHITENED}x{_LARGEST_WHITENED}"
-        raise UserError(
-            f"gcn-zca takes images of at most {limit}, got {image_size}x{image_size}",
-            field="preprocess",
-        )
-    if (
-        config.data == "folder"
-        and config.augment == RESIZED
-        and not is_pointwise(config.preprocess)
-    ):
-        raise UserError(
-            f"{RESIZED} of image files requires --preprocess channel or none, got "
-            f"{config.preprocess}",
-            field="augment",
-        )
 
 
 def fit_cached(
