@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from mpelu.lab import cli
 from mpelu.lab.config import Config
-from mpelu.lab.data import augment, load
+from mpelu.lab.data import load
 from mpelu.lab.data.augment import RandomCrop, RandomResizedCrop
 from mpelu.lab.data.preprocess import center_crop
 from mpelu.lab.errors import UserError
@@ -50,14 +50,9 @@ def check_all(image_size: int, size: int, padding: int, dtype: torch.dtype) -> N
     less=st.integers(0, 8),
     padding=st.sampled_from([0, 1, 4]),
     dtype=st.sampled_from([torch.uint8, torch.float32]),
-    table=st.booleans(),
 )
-def test_every_crop_and_flip(
-    image_size: int, less: int, padding: int, dtype: torch.dtype, table: bool
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(augment, "_LARGEST_TABLE", augment._LARGEST_TABLE if table else 0)
-        check_all(image_size, max(1, image_size - less), padding, dtype)
+def test_every_crop_and_flip(image_size: int, less: int, padding: int, dtype: torch.dtype) -> None:
+    check_all(image_size, max(1, image_size - less), padding, dtype)
 
 
 @pytest.mark.parametrize(("image_size", "size", "padding"), [(32, 32, 4), (32, 28, 0)])

@@ -4,6 +4,8 @@ import logging
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -337,6 +339,25 @@ def test_file_that_vanishes(tmp_path: Path) -> None:
     (tmp_path / "train" / "ant" / "000.jpg").unlink()
     with pytest.raises(UserError, match=r"ant/000\.jpg: can't be read \(FileNotFoundError: "):
         list(data.train([torch.arange(12)], 0))
+
+
+@pytest.mark.parametrize(
+    "ending", ["data = None", "pass", "batches = data.train(twice, 1); next(batches)"]
+)
+def test_a_script_ends_though_workers_are_left(images: Path, ending: str) -> None:
+    program = (
+        "import torch\n"
+        "from mpelu.lab.config import Config\n"
+        "from mpelu.lab.data import load\n"
+        f"config = Config(data='folder', data_dir={str(images)!r}, image_size=16, crop=12, "
+        "preprocess='none', workers=2)\n"
+        "data, twice = load(config, torch.device('cpu')), torch.arange(12).split(6)\n"
+        f"print(len(list(data.train(twice, 0))))\n{ending}\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("2\n", "")
 
 
 def kill_this_process(*_: object) -> None:

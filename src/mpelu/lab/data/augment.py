@@ -16,7 +16,6 @@ AREAS = (0.08, 1.0)
 RATIOS = (3 / 4, 4 / 3)
 """Smallest and largest ratio of width to height of a resized crop."""
 _TRIES = 10
-_LARGEST_TABLE = 1 << 22
 
 Region = Callable[[int, int], list[int]]
 """Function from the height and width of an image to top, left, height and width of a part of it,
@@ -52,9 +51,6 @@ class RandomCrop:
         self._device = device
         self.positions = image_size + 2 * padding - size + 1
         self.code_count = 2 * self.positions**2
-        self._table: tuple[Tensor, Tensor] | None = None
-        if self.code_count * size**2 <= _LARGEST_TABLE:
-            self._table = self._source_pixels(torch.arange(self.code_count, device=device))
 
     def draw(self, seed: int, count: int) -> Tensor:
         """Draws the codes of all samples of an epoch; that of sample i depends on (seed, i) alone.
@@ -79,30 +75,20 @@ class RandomCrop:
             mask [b, 1, size, size] that is 0 in the padding and 1 elsewhere, or None without
             padding.
         """
-        if self._table is None:
-            pixels, inside = self._source_pixels(codes)
-        else:
-            pixels, inside = (each.index_select(0, codes) for each in self._table)
-        count, channels = images.shape[:2]
-        crops = images.flatten(2).gather(2, pixels[:, None].expand(-1, channels, -1))
-        mask = inside.view(count, 1, self._size, self._size) if self._padding else None
-        return crops.view(count, channels, self._size, self._size), mask
-
-    def _source_pixels(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Index of each crop pixel in the flattened image, and 1 inside the image, 0 in padding."""
+        count, channels, last = len(images), images.shape[1], self._image_size - 1
         steps = torch.arange(self._size, device=codes.device)
         flip = (codes % 2 == 1)[:, None]
         left = (codes // 2 % self.positions)[:, None] - self._padding
         top = (codes // 2 // self.positions)[:, None] - self._padding
-        rows = top + steps
-        columns = left + torch.where(flip, self._size - 1 - steps, steps)
-        last = self._image_size - 1
-        pixels = (
-            rows.clamp(0, last)[:, :, None] * self._image_size + columns.clamp(0, last)[:, None, :]
-        )
+        rows, columns = top + steps, left + torch.where(flip, self._size - 1 - steps, steps)
+        lines = rows.clamp(0, last)[:, :, None] * self._image_size
+        pixels = (lines + columns.clamp(0, last)[:, None, :]).view(count, 1, self._size**2)
+        crops = images.flatten(2).gather(2, pixels.expand(-1, channels, -1))
+        crops = crops.view(count, channels, self._size, self._size)
+        if not self._padding:
+            return crops, None
         rows_inside, columns_inside = ((each >= 0) & (each <= last) for each in (rows, columns))
-        inside = rows_inside[:, :, None] & columns_inside[:, None, :]
-        return pixels.flatten(1), inside.flatten(1).float()
+        return crops, (rows_inside[:, :, None] & columns_inside[:, None, :])[:, None].float()
 
 
 class RandomResizedCrop:

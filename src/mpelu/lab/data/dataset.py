@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,68 +29,69 @@ _LARGEST_WHITENED = 64
 """Image size up to which the whitening matrix is practical."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Dataset:
-    """Training, validation and test images as batches for a network. Use `load` to create one.
+    """Training, validation and test images as batches for a network. Use `load` to create one."""
 
-    Images in memory are kept on the device; image files are read by a `FileReader`.
+    name: str
+    """Config's `data`."""
+    classes: tuple[str, ...]
+    """Class names by label."""
+    channels: int
+    fingerprint: str
+    """SHA-256 of the data."""
+    image_size: int
+    """Height and width that the images were scaled to before cropping."""
+    preprocess: Preprocess
+    """The preprocessing fitted on the training set."""
+    splits: dict[str, LabeledImages | FileReader] = field(repr=False)
+    """Images in memory, which are kept on the device, or a reader of image files: "train", "test"
+    and, if there are any, "validation"."""
+    crop: RandomCrop | RandomResizedCrop | None
+    device: torch.device
+    test_note: str = ""
+    """Which images the test images are, in words, where that isn't obvious."""
 
-    Attributes:
-        name: Config's `data`.
-        classes: class names by label.
-        channels: channels of the images.
-        size: height and width of the images the network sees.
-        train_count: number of training images, without those for validation.
-        validation_count: number of validation images, which may be 0.
-        test_count: number of test images.
-        test_note: which images the test images are, in words, where that isn't obvious.
-        fingerprint: SHA-256 of the data.
-        image_size: height and width that the images were scaled to before cropping.
-        preprocess: the preprocessing fitted on the training set.
-    """
+    @property
+    def size(self) -> int:
+        """Height and width of the images the network sees."""
+        return self.preprocess.size
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        classes: tuple[str, ...],
-        channels: int,
-        fingerprint: str,
-        preprocess: Preprocess,
-        image_size: int,
-        splits: Mapping[str, LabeledImages | FileReader],
-        crop: RandomCrop | RandomResizedCrop | None,
-        device: torch.device,
-        test_note: str = "",
-    ) -> None:
-        self.name = name
-        self.classes = classes
-        self.channels = channels
-        self.size = preprocess.size
-        self.train_count = len(splits["train"])
-        self.validation_count = len(splits.get("validation", ()))
-        self.test_count = len(splits["test"])
-        self.test_note = test_note
-        self.fingerprint = fingerprint
-        self.image_size = image_size
-        self.preprocess = preprocess
-        self._splits = dict(splits)
-        self._crop = crop
-        self._device = device
+    @property
+    def train_count(self) -> int:
+        """Number of training images, without those for validation."""
+        return len(self.splits["train"])
+
+    @property
+    def validation_count(self) -> int:
+        """Number of validation images, which may be 0."""
+        return len(self.splits.get("validation", ()))
+
+    @property
+    def test_count(self) -> int:
+        """Number of test images."""
+        return len(self.splits["test"])
 
     def close(self) -> None:
         """Ends the worker processes, which otherwise stay until the data set is gone."""
-        train = self._splits["train"]
+        train = self.splits["train"]
         if isinstance(train, FileReader):
             train.close()
 
     def describe(self) -> dict[str, Any]:
         """Returns name, classes, shape, counts and fingerprint, for the run folder."""
-        names = (
-            "name", "classes", "channels", "image_size", "size", "train_count",
-            *(["validation_count"] if self.validation_count else []), "test_count", "fingerprint",
-        )  # fmt: skip
-        described = {name: getattr(self, name) for name in names}
-        return {**described, "classes": list(self.classes)}
+        validation = {"validation_count": self.validation_count} if self.validation_count else {}
+        return {
+            "name": self.name,
+            "classes": list(self.classes),
+            "channels": self.channels,
+            "image_size": self.image_size,
+            "size": self.size,
+            "train_count": self.train_count,
+            **validation,
+            "test_count": self.test_count,
+            "fingerprint": self.fingerprint,
+        }
 
     def train(self, batches: Iterable[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields augmented training batches.
@@ -103,7 +104,7 @@ class Dataset:
             Images, float32 [b, channels, size, size], and labels, int64 [b], on the device. b is
             smaller than asked for, and may be 0, where files are damaged.
         """
-        crop, reader = self._crop, self._splits["train"]
+        crop, reader = self.crop, self.splits["train"]
         if crop is None:
             yield from self._centered("train", batches)
         elif isinstance(crop, RandomResizedCrop) and isinstance(reader, FileReader):
@@ -152,17 +153,17 @@ class Dataset:
         Whitening multiplies each image by a 3072 x 3072 matrix for CIFAR, which would take a tenth
         of a training step. So a split in memory is whitened once, when it is first read.
         """
-        split = self._splits[name]
+        split = self.splits[name]
         if isinstance(split, FileReader):
             yield from split.read(batches)
             return
         if self.preprocess.kind == "gcn-zca" and split.images.dtype == torch.uint8:
-            whitened = torch.empty(split.images.shape, device=self._device)
+            whitened = torch.empty(split.images.shape, device=self.device)
             for raw, target in zip(split.images.split(CHUNK), whitened.split(CHUNK), strict=True):
                 target.copy_(self.preprocess.normalize(raw))
-            split = self._splits[name] = replace(split, images=whitened)
+            split = self.splits[name] = replace(split, images=whitened)
         for batch in batches:
-            index = batch.to(self._device, non_blocking=True)
+            index = batch.to(self.device, non_blocking=True)
             yield index, split.images.index_select(0, index), split.labels.index_select(0, index)
 
 

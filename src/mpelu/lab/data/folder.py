@@ -5,11 +5,15 @@ Files are listed at once, and decoded by worker processes when their batch is du
 
 from __future__ import annotations
 
+import atexit
 import logging
+import multiprocessing
 import os
 import signal
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -362,36 +366,29 @@ class _Sampler:
             yield batch.tolist(), None if self.numbers is None else self.numbers[batch].numpy()
 
 
+@dataclass
 class _Decoder(data.Dataset[DecodedBatch]):
     """Runs in the workers. An item is a whole batch, so that only bytes are sent back."""
 
-    def __init__(
-        self,
-        files: ImageFiles,
-        size: int,
-        channels: int,
-        max_pixels: int,
-        crop: RandomResizedCrop | None,
-    ) -> None:
-        self._files = files
-        self._size = size
-        self._channels = channels
-        self._max_pixels = max_pixels
-        self._crop = crop
+    files: ImageFiles
+    size: int
+    channels: int
+    max_pixels: int
+    crop: RandomResizedCrop | None
 
     def __getitem__(self, batch: Batch) -> DecodedBatch:
         indices, numbers = batch
-        size = self._size if self._crop is None or numbers is None else self._crop.size
-        images = torch.empty(len(indices), self._channels, size, size, dtype=torch.uint8)
+        size = self.size if self.crop is None or numbers is None else self.crop.size
+        images = torch.empty(len(indices), self.channels, size, size, dtype=torch.uint8)
         kept: list[int] = []
         damaged: list[tuple[int, str, bool]] = []
         for place, index in enumerate(indices):
-            path = self._files.folder / self._files.names[index]
+            path = self.files.folder / self.files.names[index]
             part = None
-            if self._crop is not None and numbers is not None:
-                part = self._crop.region(torch.from_numpy(numbers[place]))
+            if self.crop is not None and numbers is not None:
+                part = self.crop.region(torch.from_numpy(numbers[place]))
             try:
-                images[len(kept)] = decode(path, size, self._channels, self._max_pixels, part)
+                images[len(kept)] = decode(path, size, self.channels, self.max_pixels, part)
                 kept.append(index)
             # Decoders raise errors of many types for damaged files.
             except Exception as error:
@@ -405,8 +402,9 @@ def _started(loader: data.DataLoader[DecodedBatch]) -> Iterator[DecodedBatch]:
     """Starts the workers with SIGINT and SIGTERM blocked.
 
     Those signals often go to a whole process group, and training needs images to finish its step.
-    The workers end when this process does.
+    The workers end when this process does: see `_kill_workers`.
     """
+    others = set(multiprocessing.active_children())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         with warnings.catch_warnings():
@@ -416,6 +414,23 @@ def _started(loader: data.DataLoader[DecodedBatch]) -> Iterator[DecodedBatch]:
             return iter(loader)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _WORKERS.update(set(multiprocessing.active_children()) - others)
+
+
+_WORKERS: weakref.WeakSet[multiprocessing.Process] = weakref.WeakSet()
+
+
+@atexit.register  # before multiprocessing, which was imported earlier
+def _kill_workers() -> None:
+    """Ends the workers that are left when this process ends.
+
+    Python would ask them to end by SIGTERM, which they block, and wait for them forever.
+    """
+    left = [worker for worker in _WORKERS if worker.is_alive()]
+    if left:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would call it an error
+    for worker in left:
+        worker.kill()
 
 
 def _some(names: list[str]) -> str:
