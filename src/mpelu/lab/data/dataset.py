@@ -52,25 +52,19 @@ class Dataset:
     test_note: str = ""
     """Which images the test images are, in words, where that isn't obvious."""
 
-    @property
-    def size(self) -> int:
-        """Height and width of the images the network sees."""
-        return self.preprocess.size
+    size: int = field(init=False)
+    """Height and width of the images the network sees."""
+    train_count: int = field(init=False)
+    """Number of training images, without those for validation."""
+    validation_count: int = field(init=False)
+    """Number of validation images, which may be 0."""
+    test_count: int = field(init=False)
 
-    @property
-    def train_count(self) -> int:
-        """Number of training images, without those for validation."""
-        return len(self.splits["train"])
-
-    @property
-    def validation_count(self) -> int:
-        """Number of validation images, which may be 0."""
-        return len(self.splits.get("validation", ()))
-
-    @property
-    def test_count(self) -> int:
-        """Number of test images."""
-        return len(self.splits["test"])
+    def __post_init__(self) -> None:
+        self.size = self.preprocess.size
+        self.train_count = len(self.splits["train"])
+        self.validation_count = len(self.splits.get("validation", ()))
+        self.test_count = len(self.splits["test"])
 
     def close(self) -> None:
         """Ends the worker processes, which otherwise stay until the data set is gone."""

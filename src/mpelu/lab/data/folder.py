@@ -14,6 +14,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -417,7 +418,7 @@ def _started(loader: data.DataLoader[DecodedBatch]) -> Iterator[DecodedBatch]:
         _WORKERS.update(set(multiprocessing.active_children()) - others)
 
 
-_WORKERS: weakref.WeakSet[multiprocessing.Process] = weakref.WeakSet()
+_WORKERS: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 
 
 @atexit.register  # before multiprocessing, which was imported earlier
