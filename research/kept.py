@@ -113,7 +113,7 @@ _MACHINE = ("cpu", "kernel", "torch", "mpelu", "revision", "threads")
 
 
 def _keep(ended: Job) -> KeptRun:
-    from mpelu.lab.inspecting.learned import learned_parameters
+    from mpelu.lab.inspecting import learned_parameters
 
     learned = learned_parameters(ended.run.path).final
     return KeptRun(

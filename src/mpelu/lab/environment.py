@@ -16,7 +16,8 @@ from torch import nn
 
 from mpelu import __version__, kernels
 from mpelu.lab.config import FIELDS, GROUPS, Config, label
-from mpelu.lab.data.preprocess import CONTRAST_NORM, PADDING, ZCA_EPSILON
+from mpelu.lab.data.augment import AREAS, PADDING, RATIOS, RESIZED
+from mpelu.lab.data.preprocess import CONTRAST_NORM, ZCA_EPSILON
 from mpelu.lab.errors import plural
 
 if TYPE_CHECKING:
@@ -259,6 +260,11 @@ def _augmentation(config: Config, dataset: Dataset) -> str:
     whole, size = dataset.image_size, dataset.size
     if config.augment == "none":
         return "none" if size == whole else f"none; center crop {size} x {size}"
+    if config.augment == RESIZED:
+        return (
+            f"random part with {AREAS[0]:.0%} to {AREAS[1]:.0%} of the area and aspect ratio "
+            f"{RATIOS[0]:.2f} to {RATIOS[1]:.2f}, scaled to {size} x {size}, random horizontal flip"
+        )
     padding = PADDING[config.augment]
     pad = f"padded by {padding} pixels, " if padding else ""
     return f"{pad}random {size} x {size} crop, random horizontal flip"

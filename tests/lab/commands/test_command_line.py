@@ -177,8 +177,8 @@ def test_help_loads_nothing_slow(arguments: str) -> None:
         ),
         (
             "train --augment flip",
-            "--augment: unknown value 'flip'; did you mean 'crop-flip'? Choose none, pad-crop-flip "
-            "or crop-flip",
+            "--augment: unknown value 'flip'; did you mean 'crop-flip'? Choose none, "
+            "pad-crop-flip, crop-flip or resized-crop-flip",
         ),
         (
             "train --epochs 2 --iterations 3",
