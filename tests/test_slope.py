@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
@@ -51,7 +52,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 
 @cache
-def exact(slope: float, rate: float, dtype: torch.dtype) -> np.ndarray:
+def exact(slope: float, rate: float, dtype: torch.dtype) -> Any:
     """Output, and gradients of input, slope and rate, for each of INPUTS."""
     s, b = (mpf(torch.tensor(v, dtype=dtype).item()) for v in (slope, rate))
     rows = []
@@ -207,7 +208,6 @@ def test_bits_do_not_depend_on_threads_or_on_who_reads_them(by_slope: bool, layo
     for output, bits in results:
         assert torch.equal(output, results[0][0])
         assert torch.equal(bits, eager.pack(x)[: x.numel() // 8])
-    assert bits.numel() * 8 >= x.numel() - 7
     kept = native.forward(x, first, second, 1, by_slope)
     assert kept is not None
     assert isinstance(kept[1], Tensor)
@@ -289,12 +289,18 @@ def test_numbers_and_what_does_not_go_together() -> None:
     one = torch.ones(1)
     for options in ({"slope": one}, {"rate": one}, {"alpha": one, "slope": one, "rate": one}, {}):
         with pytest.raises(TypeError, match="expected either alpha and beta or slope and rate"):
-            mpelu.mpelu(x, **options)
+            mpelu.mpelu(x, **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected slope and rate of the same shape"):
         mpelu.mpelu(x, slope=one, rate=torch.ones(2))
 
 
 # --- The module ----------------------------------------------------------------------------------
+
+
+def first(model: nn.Sequential) -> MPELU:
+    module = model[0]
+    assert isinstance(module, MPELU)
+    return module
 
 
 def test_coordinates_show_in_repr_and_state() -> None:
@@ -324,11 +330,11 @@ def test_a_state_dict_of_the_other_coordinates_is_converted() -> None:
     model.load_state_dict(state)
     assert list(state) == ["0.alpha", "0.beta"]
     product = alpha.double() * beta.double().clamp(min=1e-6)
-    assert_close(model[0].slope.detach().double(), product, rtol=2.0**-23, atol=0)
-    assert_close(model[0].rate.detach(), beta.clamp(min=1e-6))
+    assert_close(first(model).slope.detach().double(), product, rtol=2.0**-23, atol=0)
+    assert_close(first(model).rate.detach(), beta.clamp(min=1e-6))
     x = torch.randn(3, 1000)
     back = MPELU(1000)
-    back.load_state_dict(model[0].state_dict())
+    back.load_state_dict(first(model).state_dict())
     assert_close(back(x), model(x))
     assert_close(back.alpha.detach(), alpha, rtol=2.0**-22, atol=0)
     lazy = LazyMPELU(slope=0.5)
@@ -340,7 +346,7 @@ def test_a_rate_that_alpha_and_beta_cannot_express_is_refused() -> None:
     model = nn.Sequential(MPELU(3))
     with pytest.raises(RuntimeError, match=r"\t0.rate is below 1e-06, which alpha and beta can't"):
         model.load_state_dict(nn.Sequential(MPELU.prelu(3)).state_dict())
-    assert model[0].alpha.tolist() == [1.0] * 3
+    assert first(model).alpha.tolist() == [1.0] * 3
 
 
 def test_lazy_modules_have_coordinates_too() -> None:
@@ -375,7 +381,7 @@ def test_programs_for_others_have_plain_operations() -> None:
     program = torch.export.export(module, (x,))
     assert not any("mpelu" in str(node.target) for node in program.graph.nodes)
     assert_close(program.module()(x), module(x))
-    traced: Callable[[Tensor], Tensor] = torch.jit.trace(module, (x,))  # type: ignore[no-untyped-call]
+    traced: Callable[[Tensor], Tensor] = torch.jit.trace(module, (x,))
     assert_close(traced(x), module(x))
 
 
@@ -394,7 +400,7 @@ def test_networks_of_identities_learn_where_the_papers_start_does_not() -> None:
             loss = (model(x) - target).square().mean()
             loss.backward()
             update.step()
-        return loss.item()
+        return float(loss.item())
 
     assert loss_after(lambda: MPELU.identity(16)) < 0.05
     paper = loss_after(lambda: MPELU(16, alpha=98.0, beta=0.01))
