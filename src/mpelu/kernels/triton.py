@@ -296,7 +296,7 @@ def _growth(y, b, n, whole, grown):
     Nothing is divided by b where n is 0, which it is for all y if 1 / b would overflow.
     """
     divides = b > 1e-36
-    length = tl.where(divides, 1.0 / b, 0.0)
+    length = tl.where(divides, 1.0 / tl.where(divides, b, 1.0), 0.0)
     below = tl.minimum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
     below = tl.where(divides, _finite(below), below)  # times 2^n, which is 0 then
     rest = below - n * (length * 0.6931471805599453)
