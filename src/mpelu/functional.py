@@ -305,7 +305,7 @@ def _operator_with_bits_implementation(
         dense = as_dense(input)
         flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
         whole = torch.cat([input.new_zeros(_start(count), dtype=torch.uint8), flat])
-        bits.set_(whole.untyped_storage(), 0, (count,), (1,))  # type: ignore[call-overload]
+        bits.set_(whole.untyped_storage(), 0, (count,), (1,))
     return output, bits
 
 
@@ -329,7 +329,7 @@ def _operator_backward_implementation(
     kept: Kept = saved_is_output if bits is None else bits
     if bits is not None and not eager.output_suffices(first, second, by_slope, saved.dtype):
         start, size = _start(bits.numel()), saved.numel() * saved.element_size()
-        whole = bits.new_empty(0).set_(bits.untyped_storage())  # type: ignore[call-overload]
+        whole = bits.new_empty(0).set_(bits.untyped_storage())
         if whole.numel() < start + size:
             raise RuntimeError(
                 "mpelu: compiled code keeps the input with the bits where a scale is 0, but a hook "

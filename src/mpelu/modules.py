@@ -120,10 +120,13 @@ class MPELU(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name in ("alpha", "beta", "slope", "rate") and "coordinates" in self.__dict__:
-                first, second = (super(MPELU, self).__getattr__(each) for each in self._names)
-                return _converted(first, second, name)
-            raise
+            # "coordinates" is missing while a module is built or unpickled
+            if "coordinates" not in self.__dict__ or name not in eager.PAPER + eager.SLOPE:
+                raise
+            first, second = self._names
+            if name in (first, second):
+                raise
+            return _converted(getattr(self, first), getattr(self, second), name)
 
     @classmethod
     def relu(cls, num_parameters: int = 1, **kwargs: Any) -> MPELU:
@@ -197,7 +200,7 @@ class MPELU(nn.Module):
                 return
             for name in own:
                 state_dict[prefix + name] = _converted(first, second, name)
-        super()._load_from_state_dict(  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(
             state_dict,
             prefix,
             local_metadata,
@@ -209,7 +212,7 @@ class MPELU(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         # The parameters are usually here; `self.alpha` would take half a microsecond.
-        held = self._parameters
+        held: dict[str, Any] = self._parameters
         if self.coordinates == "paper":
             alpha, beta = held.get("alpha"), held.get("beta")
             if alpha is None or beta is None:  # parametrized, or held by a wrapper

@@ -171,12 +171,9 @@ def backward(
         positive = torch.where(a > 0, positive, unpack(kept, saved))
     differentiate = _differentiate_slope if by_slope else _differentiate_paper
     parts = differentiate(torch.where(positive, 0.0, wide), a, b, kept is not False)
-    grad_input, grad_first, grad_second = (
-        torch.where(positive, other, g * part)
-        for other, part in zip((g, 0.0, 0.0), parts, strict=True)
-    )
-    grad_first = _sum_to(grad_first, first, dim)
-    grad_second = _sum_to(grad_second, second, dim)
+    grad_input = torch.where(positive, g, g * parts[0])
+    grad_first = _sum_to(torch.where(positive, 0.0, g * parts[1]), first, dim)
+    grad_second = _sum_to(torch.where(positive, 0.0, g * parts[2]), second, dim)
     # A beta below the bound may be raised, but not lowered any further.
     allowed = _is_allowed(second, by_slope) | (grad_second < 0)
     return grad_input.to(saved.dtype), grad_first, torch.where(allowed, grad_second, 0.0)

@@ -95,7 +95,7 @@ def compare(
     scale = exact.abs().clamp(min=torch.finfo(dtype).tiny) * eps
     yield Agreement(case.name, "the output", _largest(output, exact, scale), "eps", 4)
     # |grad alpha beta| is what the gradient is computed from; it may cancel to less
-    factors = torch.ones(()) if case.by_slope else wide[3].abs()
+    factors = 1.0 if case.by_slope else wide[3].abs()
     slopes = (wide[2].abs() * factors).max().clamp(min=1.0) * wide[1].abs().max() * eps
     error = _largest(gradients[0], exact_gradients[0], slopes)
     yield Agreement(case.name, "the gradient of the input", error, "eps", 4)

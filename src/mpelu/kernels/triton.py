@@ -280,7 +280,7 @@ def _power(y, rate):
 
 @triton.jit
 def _finite(y):
-    return tl.maximum(y, -3.4028234e38, propagate_nan=tl.PropagateNan.ALL)
+    return tl.maximum(y, -1e38, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -296,10 +296,9 @@ def _growth(y, b, n, whole, grown):
     Nothing is divided by b where n is 0, which it is for all y if 1 / b would overflow.
     """
     divides = b > 1e-36
-    length = tl.where(divides, 1.0 / b, 0.0)
-    deepest = tl.where(divides, -89.0 / b, float("-inf"))  # beyond it 2^n is 0
+    length = tl.where(divides, 1.0 / tl.where(divides, b, 1.0), 0.0)
     below = tl.minimum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    below = tl.maximum(below, deepest, propagate_nan=tl.PropagateNan.ALL)
+    below = tl.where(divides, _finite(below), below)  # times 2^n, which is 0 then
     rest = below - n * (length * 0.6931471805599453)
     return whole * (rest * grown) + (whole - 1.0) * length
 

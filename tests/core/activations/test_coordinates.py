@@ -132,4 +132,4 @@ def test_diagnosis_reads_it() -> None:
         nn.Linear(8, 32), MPELU.prelu(32, dim=-1), nn.Linear(32, 32), MPELU(32, slope=1.0, rate=0.5)
     )
     found = mpelu.diagnose(model, torch.randn(32, 8))
-    assert [row.kind for row in found.rows if "MPELU" in row.kind] == ["MPELU", "MPELU"]
+    assert [row.type for row in found.rows if row.kind == "activation"] == ["MPELU", "MPELU"]

@@ -444,7 +444,7 @@ def test_random_state_weights_and_statistics_are_untouched() -> None:
 @pytest.mark.parametrize("network", ["plain-15", "resnet-20"])
 def test_relu_and_elu_are_kept(activation: str, network: str) -> None:
     torch.manual_seed(0)
-    size = {"input_size": 19, "width": 8} if network == "plain-15" else {}
+    size: dict[str, Any] = {"input_size": 19, "width": 8} if network == "plain-15" else {}
     model = models.create(network, activation=activation, **size).eval()
     x = torch.randn(4, 3, *[19 if size else 32] * 2)
     reference = copy.deepcopy(model)

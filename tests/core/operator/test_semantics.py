@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.aot_autograd import make_boxed_func  # type: ignore[attr-defined]
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.testing import assert_close
 from ways import Run, needs_native

@@ -164,7 +164,8 @@ def test_compiles_ahead_of_time_without_spills_or_atomics(
     assert not re.search(r"\b(atom|red)\.", ptx)
     used = resources(kernel.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0
-    assert 16 <= used["REG"] <= 64  # 8 programs of 128 threads fit a multiprocessor
+    # 8 programs of 128 threads fit a multiprocessor, or 5
+    assert 16 <= used["REG"] <= (96 if by_slope else 64)
     if name != "finish_kernel":  # 16 bytes per thread and access
         assert re.search(r"ld\.global\S*\.v4", ptx)
         assert re.search(r"st\.global\S*\.v4", ptx)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
 from mpmath import mpf
 from torch import Tensor, nn
 from torch.testing import assert_close
+from ways import INTERPRETED, Run, needs_native
 
 import mpelu
-from conftest import INTERPRETED, Run, needs_native
 from mpelu import MPELU, LazyMPELU
 from mpelu.kernels import eager, native
 
@@ -23,6 +24,7 @@ SLOPES = (0.0, 1e-6, 0.25, 1.0, 98.0, -1.0)
 RATES = (0.0, 1e-8, 1e-4, 0.01, 1.0, 10.0, 50.0)
 INPUTS = torch.cat([-torch.logspace(-8, 2, 121), torch.tensor([0.0, 1e-3, 1.0, 100.0])])
 INF, NAN = math.inf, math.nan
+EAGER = ["triton"] if INTERPRETED else ["avx512", "avx2", "portable", "eager"]
 
 
 def call(input: Tensor, slope: Tensor, rate: Tensor) -> Tensor:
@@ -32,11 +34,7 @@ def call(input: Tensor, slope: Tensor, rate: Tensor) -> Tensor:
 _compiled = torch.compile(call, fullgraph=True, dynamic=False)
 
 
-@pytest.fixture(
-    params=["triton"]
-    if INTERPRETED
-    else ["avx512", "avx2", "portable", "eager", "compiled native", "compiled formula"]
-)
+@pytest.fixture(params=EAGER if INTERPRETED else [*EAGER, "compiled native", "compiled formula"])
 def way(request: pytest.FixtureRequest) -> Iterator[Run]:
     """call(input, slope, rate) in one of the ways it runs."""
     if request.param in ("avx512", "avx2", "portable", "compiled native"):
@@ -54,7 +52,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 
 @cache
-def exact(slope: float, rate: float, dtype: torch.dtype) -> np.ndarray:
+def exact(slope: float, rate: float, dtype: torch.dtype) -> Any:
     """Output, and gradients of input, slope and rate, for each of INPUTS."""
     s, b = (mpf(torch.tensor(v, dtype=dtype).item()) for v in (slope, rate))
     rows = []
@@ -81,7 +79,7 @@ def test_values_and_gradients_against_mpmath(
     if INTERPRETED and dtype == torch.float64:
         pytest.skip("there is no GPU kernel for float64")
     count = len(INPUTS)  # a channel for each input, so that nothing is summed up
-    x = INPUTS.to(dtype)[None].requires_grad_()
+    x = INPUTS.to(dtype, copy=True)[None].requires_grad_()
     s, b = (torch.full((count,), v, dtype=dtype, requires_grad=True) for v in (slope, rate))
     output = way(x, s, b)
     got = [output[0], *torch.autograd.grad(output, (x, s, b), torch.ones_like(output))]
@@ -103,7 +101,7 @@ def test_values_and_gradients_against_mpmath(
 @pytest.mark.parametrize("slope", [0.25, -1.0, 0.0])
 @pytest.mark.parametrize("rate", [0.0, 1e-4, 1.0, 10.0])
 def test_half_precision(way: Run, slope: float, rate: float, dtype: torch.dtype) -> None:
-    x = -torch.linspace(0, 8, 4096).to(dtype)[None].requires_grad_()
+    x = (-torch.linspace(0, 8, 4096)[None]).to(dtype).requires_grad_()
     s, b = (torch.tensor([v], requires_grad=True) for v in (slope, rate))
     grad = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
     output = way(x, s, b)
@@ -141,7 +139,9 @@ def test_special_values(
     values = [torch.tensor([v], requires_grad=True) for v in (x, slope, rate)]
     y = call(*values)
     got = [y.item(), *(g.item() for g in torch.autograd.grad(y, values, torch.ones(1)))]
-    assert_close(torch.tensor(got), torch.tensor(expected), rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert_close(
+        torch.tensor(got), torch.tensor(expected).float(), rtol=1e-5, atol=1e-6, equal_nan=True
+    )
 
 
 def test_minus_infinity_at_rate_zero(way: Run) -> None:
@@ -152,19 +152,17 @@ def test_minus_infinity_at_rate_zero(way: Run) -> None:
         assert torch.equal(output, torch.nn.functional.prelu(x, torch.tensor([slope])))
 
 
-@pytest.mark.parametrize("slope", [0.5, -0.5, 0.0])
-@pytest.mark.parametrize("rate", [1.0, 0.0])
+@pytest.mark.parametrize(("slope", "rate"), [(0.5, 1.0), (-0.5, 1.0), (-0.5, 0.0), (0.0, 1.0)])
 @pytest.mark.parametrize(
     "shape",
     [(3, 5, 70), (300, 10), (7, 3, 2, 2), (2, 16, 5000), (4099,), (5, 1001), (3, 3, 7, 7), (2, 9)],
 )
 @pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("way", EAGER, indirect=True)  # compiled code calls the same kernels
 def test_every_path_and_every_bit(
     way: Run, shape: tuple[int, ...], slope: float, rate: float, inplace: bool
 ) -> None:
     """Planes and rows, whole and broken vectors, bits that cross the bytes of other spans."""
-    if inplace and way is not call:
-        pytest.skip("compiled code has no in-place form")
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(shape, generator=generator).requires_grad_()
     grad = torch.randn(shape, generator=generator)
@@ -210,7 +208,6 @@ def test_bits_do_not_depend_on_threads_or_on_who_reads_them(by_slope: bool, layo
     for output, bits in results:
         assert torch.equal(output, results[0][0])
         assert torch.equal(bits, eager.pack(x)[: x.numel() // 8])
-    assert bits.numel() * 8 >= x.numel() - 7
     kept = native.forward(x, first, second, 1, by_slope)
     assert kept is not None
     assert isinstance(kept[1], Tensor)
@@ -292,12 +289,18 @@ def test_numbers_and_what_does_not_go_together() -> None:
     one = torch.ones(1)
     for options in ({"slope": one}, {"rate": one}, {"alpha": one, "slope": one, "rate": one}, {}):
         with pytest.raises(TypeError, match="expected either alpha and beta or slope and rate"):
-            mpelu.mpelu(x, **options)
+            mpelu.mpelu(x, **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected slope and rate of the same shape"):
         mpelu.mpelu(x, slope=one, rate=torch.ones(2))
 
 
 # --- The module ----------------------------------------------------------------------------------
+
+
+def first(model: nn.Sequential) -> MPELU:
+    module = model[0]
+    assert isinstance(module, MPELU)
+    return module
 
 
 def test_coordinates_show_in_repr_and_state() -> None:
@@ -327,11 +330,11 @@ def test_a_state_dict_of_the_other_coordinates_is_converted() -> None:
     model.load_state_dict(state)
     assert list(state) == ["0.alpha", "0.beta"]
     product = alpha.double() * beta.double().clamp(min=1e-6)
-    assert_close(model[0].slope.detach().double(), product, rtol=2.0**-23, atol=0)
-    assert_close(model[0].rate.detach(), beta.clamp(min=1e-6))
+    assert_close(first(model).slope.detach().double(), product, rtol=2.0**-23, atol=0)
+    assert_close(first(model).rate.detach(), beta.clamp(min=1e-6))
     x = torch.randn(3, 1000)
     back = MPELU(1000)
-    back.load_state_dict(model[0].state_dict())
+    back.load_state_dict(first(model).state_dict())
     assert_close(back(x), model(x))
     assert_close(back.alpha.detach(), alpha, rtol=2.0**-22, atol=0)
     lazy = LazyMPELU(slope=0.5)
@@ -343,7 +346,7 @@ def test_a_rate_that_alpha_and_beta_cannot_express_is_refused() -> None:
     model = nn.Sequential(MPELU(3))
     with pytest.raises(RuntimeError, match=r"\t0.rate is below 1e-06, which alpha and beta can't"):
         model.load_state_dict(nn.Sequential(MPELU.prelu(3)).state_dict())
-    assert model[0].alpha.tolist() == [1.0] * 3
+    assert first(model).alpha.tolist() == [1.0] * 3
 
 
 def test_lazy_modules_have_coordinates_too() -> None:
@@ -378,7 +381,7 @@ def test_programs_for_others_have_plain_operations() -> None:
     program = torch.export.export(module, (x,))
     assert not any("mpelu" in str(node.target) for node in program.graph.nodes)
     assert_close(program.module()(x), module(x))
-    traced: Callable[[Tensor], Tensor] = torch.jit.trace(module, (x,))  # type: ignore[no-untyped-call]
+    traced: Callable[[Tensor], Tensor] = torch.jit.trace(module, (x,))
     assert_close(traced(x), module(x))
 
 
@@ -397,7 +400,7 @@ def test_networks_of_identities_learn_where_the_papers_start_does_not() -> None:
             loss = (model(x) - target).square().mean()
             loss.backward()
             update.step()
-        return float(loss)
+        return float(loss.item())
 
     assert loss_after(lambda: MPELU.identity(16)) < 0.05
     paper = loss_after(lambda: MPELU(16, alpha=98.0, beta=0.01))
