@@ -98,10 +98,7 @@ def test_a_call_of_the_function_is_read() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = self.first(x)
-            if self.by_slope:
-                y = mpelu.mpelu(y, slope=0.5, rate=2.0)
-            else:
-                y = mpelu.mpelu(y, 0.25, 2.0)
+            y = mpelu.mpelu(y, slope=0.5, rate=2.0) if self.by_slope else mpelu.mpelu(y, 0.25, 2.0)
             return self.last(y)  # type: ignore[no-any-return]
 
     stds = [
