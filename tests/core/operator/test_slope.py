@@ -13,6 +13,7 @@ import pytest
 import torch
 from mpmath import mpf
 from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 from ways import INTERPRETED, Run, needs_native
 
@@ -281,6 +282,15 @@ def test_the_gradient_passes_where_it_raises_the_rate(backend: str, slope: float
         full = 2.0 * slope * direction  # slope y^2 / 2 summed over four elements
         low = min(full, 0.0)
         assert_close(got, torch.tensor([low, full, low]), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("slope", [1.0, -0.5, 0.0])
+@pytest.mark.parametrize("rate", [1.0, 1e-4, 0.05])
+def test_gradcheck_at_small_rates(backend: str, slope: float, rate: float) -> None:
+    x = torch.tensor([[-3.0, -0.5, 2.0, -1e-3, -40.0]], dtype=torch.float64).requires_grad_()
+    s, b = (torch.full((5,), v, dtype=torch.float64, requires_grad=True) for v in (slope, rate))
+    assert gradcheck(call, (x, s, b), check_forward_ad=True)
+    assert gradgradcheck(call, (x, s, b))
 
 
 def test_numbers_and_what_does_not_go_together() -> None:
