@@ -7,12 +7,17 @@ MPELU has two pairs of parameters for the same functions: the paper's alpha and 
 rate. Study F asks whether networks that start at the paper's limits, PReLU and the identity, learn.
 Study G trains both pairs from four starts, over learning rates and factors, with and without batch
 normalization. The networks are those of studies A and B.
+
+    python -m research.coordinates    # docs/coordinates.png: how far one step moves the function
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.config import Config
@@ -21,6 +26,8 @@ from research import summary
 from research.activations import NORMALIZED, UNNORMALIZED, shrink
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mpelu import MPELU
 
 COORDINATES = {"paper": "α and β", "slope": "slope and rate"}
@@ -126,3 +133,64 @@ def _of_grid(base: Config, coordinates: str, start: str, factor: float, lr: floa
             "activation": "mpelu", "alpha": alpha, "beta": beta, "coordinates": coordinates,
         }  # fmt: skip
     return replace(base, lr=lr, activation_lr_mult=factor, **length, **activation)
+
+
+STEP = 0.1
+"""Learning rate of the step that the picture shows, before the factor of 5 for the parameters."""
+
+
+def one_step(module: MPELU, target: Callable[[Tensor], Tensor]) -> tuple[float, float]:
+    """The parameters after a step of SGD towards another function, on normal inputs."""
+    import torch
+
+    y = torch.linspace(-5, 5, 4001, dtype=torch.float64)
+    weights = torch.softmax(-(y**2) / 2, 0)
+    loss = (weights * (module(y) - target(y)).square()).sum() / 2
+    loss.backward()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            assert parameter.grad is not None
+            parameter -= FACTORS[-1] * STEP * parameter.grad
+    first, second = (parameter.item() for parameter in module.parameters())
+    return first, second
+
+
+def draw(path: Path) -> None:
+    """Draws how far one step moves the function in either coordinates, from both limits."""
+    import torch
+    from matplotlib.figure import Figure
+
+    from mpelu import MPELU
+    from mpelu.lab.plots import COLORS
+
+    y = torch.linspace(-5, 1, 601, dtype=torch.float64)
+    starts = {"PReLU": (25.6302, 0.01, 0.25), "the identity": (98.0, 0.01, 1.0)}
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for axes, (name, (alpha, beta, slope)) in zip(
+        figure.subplots(1, 2), starts.items(), strict=True
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the alpha that this picture is about
+            paper = MPELU(alpha=alpha, beta=beta, dtype=torch.float64)
+        ours = MPELU(slope=slope, rate=0.0, dtype=torch.float64)
+        axes.plot(y, ours(y).detach(), color="0.6", linewidth=3, label=f"start: {name}")
+        axes.plot(y, torch.nn.functional.elu(y), "k:", label="target: ELU")
+        one_step(paper, torch.nn.functional.elu)
+        one_step(ours, torch.nn.functional.elu)
+        axes.plot(y, paper(y).detach(), "--", color="#0072B2", label="after a step of α and β")
+        axes.plot(
+            y, ours(y).detach(), color=COLORS["mpelu"], label="after a step of slope and rate"
+        )
+        axes.set(ylim=(-6, 1.2), xlabel="y", title=f"From {name}")
+        axes.axhline(0, color="0.9", linewidth=0.8, zorder=0)
+        axes.axvline(0, color="0.9", linewidth=0.8, zorder=0)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        words = f"α {paper.alpha.item():.3g}, β {paper.beta.item():.3g}"
+        print(f"{name}: {words}; slope {ours.slope.item():.3g}, rate {ours.rate.item():.3g}")
+    figure.axes[0].legend(loc="lower left", frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    draw(Path(__file__).parents[1] / "docs" / "coordinates.png")
