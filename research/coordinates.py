@@ -150,7 +150,7 @@ def one_step(module: MPELU, target: Callable[[Tensor], Tensor]) -> tuple[float, 
     with torch.no_grad():
         for parameter in module.parameters():
             assert parameter.grad is not None
-            parameter -= FACTORS[-1] * STEP * parameter.grad
+            parameter.sub_(FACTORS[-1] * STEP * parameter.grad)
     first, second = (parameter.item() for parameter in module.parameters())
     return first, second
 
