@@ -550,7 +550,7 @@ def test_the_source_distribution_has_every_file_that_git_tracks(tmp_path: Path) 
         pytest.skip("this isn't a git checkout, or git isn't installed")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
-    assert "tests/test_native.py" in tracked, listed.stderr
+    assert "tests/core/operator/test_native.py" in tracked, listed.stderr
     source = tmp_path / "source"
     for name in tracked:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
