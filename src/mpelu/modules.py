@@ -114,7 +114,7 @@ class MPELU(nn.Module):
 
     @property
     def _names(self) -> tuple[str, str]:
-        return eager.names(self.coordinates == "slope")
+        return eager.SLOPE if self.coordinates == "slope" else eager.PAPER
 
     def __getattr__(self, name: str) -> Any:
         try:
