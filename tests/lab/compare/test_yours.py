@@ -12,11 +12,10 @@ import pytest
 import torch
 from command_helpers import refused
 from safetensors.torch import load_file
-from train_helpers import equal, final
+from train_helpers import equal, final, stopped_after
 
 from mpelu.lab import Config, UserError, cli, files, load_network, resume, train
 from mpelu.lab.run import folder
-from mpelu.lab.training.trainer import Trainer
 
 MINE = '''
 import torch
@@ -169,9 +168,7 @@ def test_a_study_of_ones_own_has_a_smoke_test_and_no_column_of_the_paper(
         {"ema": 0.9, "precision": "fp16", "clip_norm": 1.0},
     ],
 )
-def test_resumed_to_the_bit(
-    here: Path, values: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_to_the_bit(here: Path, values: dict[str, object]) -> None:
     config = Config.from_values(
         {
             "model": "resnet-8", "train_limit": 96, "test_limit": 32, "batch_size": 20,
@@ -179,20 +176,7 @@ def test_resumed_to_the_bit(
         }
     )  # fmt: skip
     train(config, here / "whole")
-    after = Trainer._after_step
-
-    class Stop(Exception):
-        pass
-
-    def stopping(self: Trainer, lr: float, stop: bool) -> None:
-        if self.state.step == 8:
-            raise Stop
-        after(self, lr, stop)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_after_step", stopping)
-        with pytest.raises(Stop):
-            train(config, here / "broken")
+    stopped_after(8, train, config, here / "broken")
     assert resume(here / "broken", trust=True).state == "finished"
     assert equal(final(here / "broken"), final(here / "whole"))
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from train_helpers import equal, final, rows
+from train_helpers import AtStep, equal, final, rows
 
 from mpelu.lab.config import Config
 from mpelu.lab.data import dataset, load, readers
 from mpelu.lab.data.folder import decode
 from mpelu.lab.errors import UserError
-from mpelu.lab.training.display import Display, Progress
 from mpelu.lab.training.launch import resume, train
 
 CPU = torch.device("cpu")
@@ -239,21 +239,15 @@ def run_config(folder: Path, **changes: Any) -> Config:
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3")  # more than processors
 @pytest.mark.parametrize("changes", [{"batch_size": 1}, {"batch_size": 4, "accumulate": 4}, {}])
 def test_a_run_leaves_damaged_files_out_to_the_same_end_after_a_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+    tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     folder = make(tmp_path / "images")
     damage(folder, "train/bee/001.jpg", "val/cow/002.png")
     settings = run_config(folder, **{"batch_size": 11, **changes})
-
-    class Stopping(Display):
-        def step(self, progress: Progress) -> None:
-            if progress.step == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    assert train(settings, tmp_path / "run", display=Stopping()).state == "interrupted"
-    monkeypatch.setattr(readers, "_worker_count", lambda threads=None: 3)
-    assert resume(tmp_path / "run").state == "finished"
-    train(settings, tmp_path / "whole")
+    interrupting = AtStep(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert train(settings, tmp_path / "run", display=interrupting).state == "interrupted"
+    assert resume(tmp_path / "run", changes={"workers": 3}).state == "finished"
+    train(replace(settings, workers=3), tmp_path / "whole")
     assert equal(final(tmp_path / "run"), final(tmp_path / "whole"))
     # 11 of 12 test images count.
     tests = [row for row in rows(tmp_path / "whole") if row["kind"] == "test"]

@@ -18,9 +18,9 @@ from mpelu.lab import cli, files
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import checkpoint, folder
+from mpelu.lab.training.display import Display
 from mpelu.lab.training.launch import resume
 from mpelu.lab.training.trained import load_network
-from mpelu.lab.training.trainer import Trainer
 
 FOLDERS = Path(__file__).parents[2] / "run_folders"
 
@@ -143,17 +143,14 @@ def test_what_is_no_schema_is_refused(interrupted: Path, schema: object) -> None
         folder.read(interrupted)
 
 
-def test_an_extension_killed_before_its_first_checkpoint_goes_on(
-    interrupted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_extension_killed_before_its_first_checkpoint_goes_on(interrupted: Path) -> None:
     class Killed(BaseException):
         pass
 
-    def kill(self: Trainer) -> None:
-        raise Killed
+    class Killing(Display):
+        def start(self, step: int, steps: int) -> None:
+            raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_loop", kill)
-        with pytest.raises(Killed):
-            resume(interrupted, changes={"epochs": 4})
+    with pytest.raises(Killed):
+        resume(interrupted, changes={"epochs": 4}, display=Killing())
     assert resume(interrupted).step == 20

@@ -59,12 +59,12 @@ class Reproduce(Protocol):
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reproduce:
     """`mpelu reproduce` with a study, one run after the other in this process, two seeds."""
 
-    def inline(options: Options, execution: Execution, jobs: Sequence[Job]) -> object:
+    def inline(jobs: Sequence[Job], **options: object) -> object:
         return executors.inline(jobs)
 
     def command(chosen: Study, *flags: str) -> int:
         monkeypatch.setattr(paper, "find", lambda name: chosen)
-        monkeypatch.setattr(runner, "_executor", inline)
+        monkeypatch.setattr(executors, "local", inline)
         parser = argparse.ArgumentParser()
         reproduce.add(parser.add_subparsers())
         words = ["table9", "--scale", "full", "--seeds", "2", "--out", str(tmp_path), *flags]

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from train_helpers import equal, final, small
+from train_helpers import equal, final, small, stopped_after
 
 from mpelu.lab import resume, train
 from mpelu.lab.errors import UserError
-from mpelu.lab.training.display import Display, Lines, Progress
+from mpelu.lab.training.display import Lines
 from mpelu.lab.training.trained import load_initial
 
 
@@ -47,15 +47,8 @@ def test_a_resumed_run_does_not_need_the_file(first: Path, tmp_path: Path) -> No
     source = tmp_path / "start.safetensors"
     source.write_bytes((first / "model.safetensors").read_bytes())
     config = small(initial_weights=str(source), epochs=2, augment="none")
-
-    class Stopping(Display):
-        def step(self, progress: Progress) -> None:
-            if progress.step == 7:
-                raise KeyboardInterrupt
-
     train(config, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "broken", display=Stopping())
+    stopped_after(7, train, config, tmp_path / "broken")
     source.unlink()
     assert resume(tmp_path / "broken").state == "finished"
     assert equal(final(tmp_path / "broken"), final(tmp_path / "whole"))
