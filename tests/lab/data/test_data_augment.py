@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 from torch.nn import functional
 
 from mpelu.lab.config import Config
 from mpelu.lab.data import load, preprocess
 from mpelu.lab.data.preprocess import RandomCrop, center_crop
-from mpelu.lab.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -129,5 +129,5 @@ def test_test_images_are_the_center() -> None:
 
 
 def test_crop_larger_than_the_image() -> None:
-    with pytest.raises(UserError, match="crop: expected at most the image size, 8, got 9"):
+    with refusal("8", "got 9", field="crop"):
         load(Config(crop=9, augment="pad-crop-flip"), CPU)

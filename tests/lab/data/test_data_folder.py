@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refusal
 from train_helpers import AtStep, equal, final, rows
 
 from mpelu.lab.config import Config
@@ -258,7 +259,7 @@ def test_file_that_vanishes(tmp_path: Path) -> None:
     make(tmp_path)
     data = load(config(tmp_path), CPU)
     (tmp_path / "train" / "ant" / "000.jpg").unlink()
-    with pytest.raises(UserError, match=r"ant/000\.jpg: can't be read \(FileNotFoundError: "):
+    with refusal("ant/000.jpg", "FileNotFoundError"):
         list(data.train([torch.arange(12)], 0))
 
 
@@ -270,9 +271,8 @@ def kill_this_process(*_: object) -> None:
 def test_killed_worker(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = load(config(images), CPU)
     monkeypatch.setattr(readers, "decode", kill_this_process)
-    with pytest.raises(UserError, match="a process that decodes images died") as caught:
+    with refusal(images, "process"):
         list(data.train([torch.arange(12)], 0))
-    assert "\n" not in str(caught.value)
     # The thread that fed the dead process complains on its own; not in the next test.
     for thread in threading.enumerate():
         if thread.name.startswith("QueueFeeder"):
@@ -364,30 +364,30 @@ def remove(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"),
+    ("missing", "found"),
     [
-        ("", r"data_dir: can't list .*images \(No such file or directory\)"),
-        ("train", r"data_dir: expected .* to contain train/ and val/ \(or test/\), found val/$"),
-        ("val", r"data_dir: expected .* to contain train/ and val/ \(or test/\), found train/$"),
-        ("val/bee", "expected the same classes in .*, but only one of them contains 'bee'$"),
-        ("train/bee", "expected the same classes in .*, but only one of them contains 'bee'$"),
+        ("", "No such file or directory"),
+        ("train", "found val/"),
+        ("val", "found train/"),
+        ("val/bee", "'bee'"),
+        ("train/bee", "'bee'"),
     ],
 )
-def test_missing_folders(tmp_path: Path, missing: str, message: str) -> None:
+def test_missing_folders(tmp_path: Path, missing: str, found: str) -> None:
     folder = make(tmp_path / "images", each=1)
     remove(folder / missing)
-    with pytest.raises(UserError, match=message):
+    with refusal(folder, found, field="data_dir"):
         load(config(folder), CPU)
 
 
 def test_empty_folders(tmp_path: Path) -> None:
     for half in ("train", "val"):
         (tmp_path / half).mkdir()
-    with pytest.raises(UserError, match=r"a directory for each class in .*train, found none"):
+    with refusal(tmp_path / "train", field="data_dir"):
         load(config(tmp_path), CPU)
     for half in ("train", "val"):
         (tmp_path / half / "ant").mkdir()
-    with pytest.raises(UserError, match=r"expected images in .*ant, found none"):
+    with refusal("ant", field="data_dir"):
         load(config(tmp_path), CPU)
 
 
@@ -420,5 +420,5 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
 def test_a_file_as_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("folder", "cifar10"):
-        with pytest.raises(UserError, match="data_dir: expected a directory, got the file"):
+        with refusal(tmp_path / "file", field="data_dir"):
             load(Config(data=name, data_dir=str(tmp_path / "file")), CPU)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from command_helpers import refused
+from refusals import refusal
 from train_helpers import rows, small, stopped_after
 
 from mpelu.lab import cli, resume, train
-from mpelu.lab.errors import UserError
 
 
 class FakeRun:
@@ -114,16 +114,15 @@ def test_a_logger_that_fails_does_not_end_the_run(
     [
         ("fake_loggers:missing", "fake_loggers has no 'missing'"),
         ("fake_loggers:broken", "fake_loggers:broken raised RuntimeError: no API key"),
-        ("fake_loggers:nothing", "expected an object with log and finish, got NoneType"),
-        ("wandb", "expected package.module:factory, got 'wandb'"),
+        ("fake_loggers:nothing", "NoneType"),
+        ("wandb", "got 'wandb'"),
     ],
 )
 def test_a_logger_that_cannot_be_made_is_refused(
     fake: FakeModule, tmp_path: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match="logger") as refusal:
+    with refusal(said, field="logger"):
         train(small(epochs=1), tmp_path / "run", loggers=[name])
-    assert said in str(refusal.value)
     few = ["--model", "resnet-8", "--epochs", "1", "--train-limit", "20"]
     few += ["--out", str(tmp_path / "other")]
     assert said in refused(["train", *few, "--logger", name, "--quiet"], capsys)
