@@ -26,6 +26,7 @@ from mpelu.lab.compare.costs import ArmCost, seconds_for, steps_within
 from mpelu.lab.compare.verdict import summarize, verdict
 from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.run.folder import Run
+from mpelu.lab.sweep import executors
 from mpelu.lab.sweep.gather import FoundRun, Gathered, SettingRuns
 from mpelu.lab.sweep.results import Result
 from mpelu.lab.sweep.statistics import pair_seeds, paired_difference
@@ -94,6 +95,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / f"{name}.py").write_text(NETWORK)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    # Runs in this process, which is quicker.
+    monkeypatch.setattr(executors, "local", lambda jobs, **_: executors.inline(jobs))
     return name
 
 

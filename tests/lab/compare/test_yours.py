@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -307,13 +308,27 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(
 HARMFUL = "open('harm', 'w').close()\ndef net(*_, **__): ...\n"
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("trained") / "run"
+    train(Config(model="resnet-8", train_limit=20, test_limit=5, epochs=1, threads=1), run)
+    return run
+
+
 @pytest.mark.parametrize("name", ["os:abort", "harmful:net"])
 @pytest.mark.parametrize("field", ["model", "activation", "optimizer", "schedule", "init", "data"])
 def test_a_run_folder_imports_no_code_that_was_not_vouched_for(
-    here: Path, name: str, field: str
+    here: Path,
+    trained: Path,
+    name: str,
+    field: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    train(Config(model="resnet-8", train_limit=20, test_limit=5, epochs=1, threads=1), here / "run")
+    shutil.copytree(trained, here / "run")
     (here / "harmful.py").write_text(HARMFUL)
+    monkeypatch.delitem(sys.modules, "harmful", raising=False)
+    monkeypatch.setattr(os, "abort", lambda *_, **__: (here / "harm").touch())
     for path, changes in (
         ("config.json", {field: name}),
         ("status.json", {"state": "interrupted"}),
@@ -333,15 +348,8 @@ def test_a_run_folder_imports_no_code_that_was_not_vouched_for(
     for command, fields in needed.items():
         if field not in fields:
             continue
-        done = subprocess.run(
-            [sys.executable, "-m", "mpelu.lab", *command.split()],
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2, (command, done.stderr)
-        assert "if you trust it, add --trust" in done.stderr
-        assert f"--{field} {name}" in done.stderr
-        assert done.stderr.count("\n") == 1
+        shows(refused(command.split(), capsys), "--trust", f"--{field} {name}")
+        assert "harmful" not in sys.modules
     assert run("report", "run", "-o", "page") == 0
     assert not (here / "harm").exists()
     assert not (here / "new").exists()
