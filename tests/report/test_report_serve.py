@@ -82,6 +82,7 @@ def test_two_hosts_are_refused(server: ReportServer, other: str) -> None:
 def test_idle_connections_are_bounded_and_dropped(
     server: ReportServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(serve, "PATIENCE", 1.0)
     before = threading.active_count()
     half = "GET / HTTP/1.1\r\nHost: "
     idle = [connect(server, half) for _ in range(100)]

@@ -18,6 +18,7 @@ from train_helpers import equal, final, stopped_after
 
 from mpelu.lab import Config, cli, files, load_network, resume, train
 from mpelu.lab.run import folder
+from mpelu.lab.sweep import executors
 
 MINE = '''
 import torch
@@ -461,6 +462,7 @@ def test_the_page_about_it_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setattr(executors, "local", lambda jobs, **_: executors.inline(jobs))
     commands = [line.strip() for line in page.splitlines() if line.startswith("    mpelu ")]
     assert len(commands) == 7
     limits = ["--train-limit", "40", "--test-limit", "10", "--batch-size", "20", "--epochs", "1"]
