@@ -1,6 +1,7 @@
 """What tests ask of an error: its class, the argument at fault and what came.
 
-The exact lines stand in the tables of tests/lab/test_wording.py and tests/core/test_wording.py.
+The exact lines stand in the tables of tests/lab/test_lab_wording.py and
+tests/core/test_core_wording.py.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def test_help_loads_nothing_slow(arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# Misuse; the lines are in ../test_wording.py
+# Misuse; the lines are in ../test_lab_wording.py
 
 
 def test_an_error_in_a_config_file_names_the_file(
