@@ -64,7 +64,7 @@ def test_a_program_named_like_an_image_is_not_run(
     monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
     path = tmp_path / "cat.jpg"
     path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\n")
-    with refusal(path):
+    with refusal(path, "an image"):
         decode(path)
     assert not ran.exists()
 
@@ -73,7 +73,7 @@ def test_a_program_named_like_an_image_is_not_run(
 def test_other_formats_are_refused_whatever_their_suffix(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "image.png"
     path.write_bytes(saved(Image.new("L", (16, 16)), kind))
-    with refusal(path):
+    with refusal(path, "an image"):
         decode(path)
 
 
@@ -144,7 +144,7 @@ def in_time(task: Callable[[], object]) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "image.png"
     os.mkfifo(pipe)
-    with refusal(pipe):
+    with refusal(pipe, "regular file"):
         in_time(lambda: decode(pipe))
     with refusal("regular file", kind=ValueError):
         in_time(lambda: read_bytes(pipe))

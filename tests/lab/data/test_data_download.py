@@ -196,7 +196,7 @@ def test_no_server(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/file", "host/file"])
 def test_other_addresses(tmp_path: Path, url: str) -> None:
-    with refusal(field="mirror"):
+    with refusal(f"got {url}", field="mirror"):
         download.fetch(url, tmp_path / "new" / "file", md5=MD5, size=len(CONTENT))
     assert list(tmp_path.iterdir()) == []
 
@@ -343,7 +343,7 @@ def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("url", ["http://[", "file:///etc/passwd", "ftp://a/b", "", "a.tar.gz"])
 def test_what_is_no_address(tmp_path: Path, url: str) -> None:
-    with refusal(field="mirror"):
+    with refusal(f"got {url}", field="mirror"):
         download.fetch(url, tmp_path / "a" / "b", md5=MD5, size=len(CONTENT))
     assert list(tmp_path.iterdir()) == []
 

@@ -66,7 +66,7 @@ def test_a_checkpoint_tells_a_rising_warm_up_from_a_constant_one() -> None:
 def test_a_checkpoint_of_other_settings_is_still_told_apart(interrupted: Path) -> None:
     path = interrupted / "config.json"
     files.write_json(path, {**files.read_json(path), "lr": 0.2})
-    with refusal(interrupted):
+    with refusal(interrupted, "checkpoint"):
         resume(interrupted)
 
 

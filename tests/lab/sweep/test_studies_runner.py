@@ -658,5 +658,5 @@ def test_an_unwritable_folder_is_one_line(tmp_path: Path) -> None:
     else:
         out = tmp_path / "out"
         out.mkdir(mode=0o500)
-    with refusal(field="out"):
+    with refusal(out, field="out"):
         list(runner.run([study()], options(), Execution(out=out)))

@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_left_as_it_was_and_named(
 
 def test_weights_of_which_none_fits_are_refused(tmp_path: Path) -> None:
     torch.save({"other": torch.zeros(3)}, tmp_path / "net.pt")
-    with refusal(field="initial_weights"):
+    with refusal(tmp_path / "net.pt", "other", field="initial_weights"):
         load_initial(network(), str(tmp_path / "net.pt"))
 
 

@@ -59,14 +59,14 @@ def test_a_batch_of_one_where_batch_norm_needs_more(tmp_path: Path) -> None:
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
-    with refusal(tmp_path):
+    with refusal(tmp_path, "empty"):
         train(small(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
-    with refusal(tmp_path / "mine"):
+    with refusal(tmp_path / "mine", "got a file"):
         train(small(), tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "precious"
 

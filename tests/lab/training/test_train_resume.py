@@ -172,7 +172,7 @@ def test_a_full_disk_while_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_run_folder_lost_on_the_way(tmp_path: Path) -> None:
     run = tmp_path / "run"
     losing = AtStep(7, lambda: run.rename(tmp_path / "elsewhere"))
-    with refusal(run):
+    with refusal(run, "gone"):
         train(small(), run, display=losing)
     assert not run.exists()
 
@@ -263,7 +263,7 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
     stopped_after(8, train, small(), run)
     data = run / "data.json"
     files.write_json(data, {**files.read_json(data), "fingerprint": "0"})
-    with refusal(run):
+    with refusal(run, "data"):
         resume(run)
 
 

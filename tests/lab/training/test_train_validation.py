@@ -236,7 +236,7 @@ def test_test_files_are_not_opened_before_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.001, 0.999])
 def test_a_share_that_leaves_no_images_on_one_side_is_refused(share: float) -> None:
-    with refusal(field="validation"):
+    with refusal(share, "96", field="validation"):
         load(small(validation=share), CPU)
 
 
