@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import mpelu
 from common import Ratio, keep_memory, machine, quantiles, ratio, saved_bytes, write
 from mpelu.kernels import native
-from mpelu.lab.timing import interleaved
+from mpelu.lab.sweep.estimate import interleaved
 
 DTYPES = {
     "float32": torch.float32,

@@ -22,7 +22,7 @@ from torch import nn
 
 import mpelu
 from common import quantiles, write
-from mpelu.lab.timing import interleaved
+from mpelu.lab.sweep.estimate import interleaved
 
 
 def plain(depth: int, width: int = 512) -> nn.Sequential:

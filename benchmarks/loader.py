@@ -33,9 +33,9 @@ from common import keep_memory, machine, quantiles, write
 from mpelu.lab.config import Config
 from mpelu.lab.data import cifar
 from mpelu.lab.data.dataset import Dataset, build
-from mpelu.lab.data.images import LabeledImages, Splits
+from mpelu.lab.data.images import LabeledImages, Splits, first
 from mpelu.lab.data.registry import find
-from mpelu.lab.timing import interleaved
+from mpelu.lab.sweep.estimate import interleaved
 
 BATCH = 128
 CPU = torch.device("cpu")
@@ -220,7 +220,7 @@ def main() -> None:
     start = time.perf_counter()
     images = training_images(options.data_dir)
     config = Config(data="cifar10", augment="pad-crop-flip")
-    data = build(config, CPU, Splits(images, images.first(BATCH), tuple("0123456789")))
+    data = build(config, CPU, Splits(images, first(images, BATCH), tuple("0123456789")))
     makers = {
         "ours": ours(data),
         "Pillow, 0 workers": plain(WithPillow(images), 0),

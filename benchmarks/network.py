@@ -24,7 +24,7 @@ from torch.nn import functional
 
 import mpelu
 from common import Ratio, machine, quantiles, ratio, saved_bytes, write
-from mpelu.lab.timing import interleaved
+from mpelu.lab.sweep.estimate import interleaved
 
 NETWORKS = ["resnet-20:128", "nopre-resnet-164:8"]
 ACTIVATIONS = ["relu", "prelu", "elu", "mpelu"]

@@ -25,7 +25,7 @@ import mpelu
 from common import Ratio, machine, quantiles, ratio, write
 from mpelu import functional
 from mpelu.kernels import native, registry
-from mpelu.lab.timing import interleaved
+from mpelu.lab.sweep.estimate import interleaved
 
 IMPORT = "import time, torch; s = time.perf_counter(); import {}; print(time.perf_counter() - s)"
 CALLS = 200  # in one sample

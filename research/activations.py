@@ -157,7 +157,6 @@ def advice() -> Study:
             Setting(
                 name=name,
                 labels=(label,),
-                paper="",
                 config=_changed(name, *_OWN_RATES.get(name, ())),
             )
             for name, (label, _) in CHANGES.items()
@@ -206,7 +205,6 @@ def _arms(base: Config, rates: dict[str, float]) -> list[Setting]:
         Setting(
             name=name,
             labels=(LABELS[name],),
-            paper="",
             config=replace(base, lr=rate, **ACTIVATIONS[name]),
         )
         for name, rate in rates.items()
@@ -247,7 +245,6 @@ def _tried() -> list[Setting]:
         Setting(
             name=f"{kind}-{name}-lr{lr:g}",
             labels=(network, LABELS[name], f"{lr:g}"),
-            paper="",
             config=replace(base, lr=lr, **ACTIVATIONS[name]),
         )
         for kind, (network, base, names, rates) in networks.items()
@@ -258,7 +255,6 @@ def _tried() -> list[Setting]:
         Setting(
             name=f"advice-{name}-x{factor:g}-lr{lr:g}",
             labels=(with_bn, f"{CHANGES[name][0]}, α and β × {factor:g}", f"{lr:g}"),
-            paper="",
             config=_changed(name, lr, factor),
         )
         for name, factor, rates in _TRIED_RATES

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.config import Config
 from mpelu.lab.paper.settings import LABELS
-from mpelu.lab.sweep.gather import Gathered, SettingRuns, test_loss
-from mpelu.lab.sweep.results import Cell, Plot, Result, Series
+from mpelu.lab.plots import Plot, Series
+from mpelu.lab.sweep.gather import Gathered, test_loss
 from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.tables import Cell, Result
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +98,6 @@ def settings(source: str) -> list[Setting]:
         Setting(
             name=SOFTMAX,
             labels=("1", "softmax regression", "-"),
-            paper="",
             config=replace(common, model="plain-1", init="own"),
         )
     ]
@@ -108,7 +108,6 @@ def settings(source: str) -> list[Setting]:
                 Setting(
                     name=f"{depth}-{activation}-{name.replace(',', '').replace(' ', '-').lower()}",
                     labels=(f"{depth}", LABELS.get(activation, activation), name),
-                    paper="",
                     config=config,
                 )
             )
@@ -138,18 +137,16 @@ def shrink(config: Config, scale: str) -> Config:
 def summarize(gathered: Gathered) -> Result:
     """Test loss by depth and initialization, against the best of the controls."""
     study, options = gathered.study, gathered.options
-    ended = gathered.require_ended()
-    found = {row.setting.name: row for row in gathered.rows}
+    found = {row.name: row for row in gathered.rows}
     rows = []
     for row in gathered.rows:
-        setting = row.setting
         losses = tuple(test_loss(each.run) for each in row.ended)
         finite = tuple(each for each in losses if math.isfinite(each))
         mean = sum(finite) / len(finite) if finite else None
         rates = sorted({float(each.run.config["lr"]) for each in row.ended})
         rows.append(
             (
-                *(Cell(label) for label in setting.labels),
+                *(Cell(label) for label in row.labels),
                 Cell(", ".join(f"{rate:g}" for rate in rates)),
                 Cell("-" if mean is None else f"{mean:.3f}", mean, finite),
                 Cell(", ".join("diverged" if math.isinf(x) else f"{x:.3f}" for x in losses)),
@@ -157,13 +154,8 @@ def summarize(gathered: Gathered) -> Result:
                 Cell(str(len(losses)), len(losses)),
             )
         )
-    return Result(
-        study=study.name,
-        title=study.title,
-        scale=options.scale,
-        shrunk=gathered.rows[0].setting.shrunk,
-        seeds=study.seed_count(options),
-        data=", ".join(sorted({str(each.run.config["data"]) for each in ended})),
+    return gathered.result(
+        shrunk=gathered.rows[0].shrunk,
         header=(*study.labels, "learning rate", "test loss", "all runs", "ahead of", "n"),
         rows=tuple(rows),
         notes=(
@@ -174,28 +166,25 @@ def summarize(gathered: Gathered) -> Result:
             *([f"left out: {'; '.join(gathered.left_out)}"] if gathered.left_out else []),
         ),
         plots=_plots(gathered),
-        runs=gathered.run_names(),
     )
 
 
-def losses_of(row: SettingRuns | None) -> list[float]:
+def losses_of(row: Setting | None) -> list[float]:
     """Test losses of a setting's runs; empty if there are none."""
     return [] if row is None else [test_loss(each.run) for each in row.ended]
 
 
-def _verdict(row: SettingRuns, found: dict[str, SettingRuns], smoke: bool) -> str:
+def _verdict(row: Setting, found: dict[str, Setting], smoke: bool) -> str:
     """The controls that the worst run is ahead of; "chance" if it isn't even ahead of a guess."""
     losses = losses_of(row)
-    if smoke or not losses or row.setting.name == SOFTMAX:
+    if smoke or not losses or row.name == SOFTMAX:
         return "-"
-    depth = row.setting.labels[0]
+    depth = row.labels[0]
     controls = {"softmax": SOFTMAX, "linear": f"{depth}-{CONTROL}-orthogonal"}
     ahead = [
         label
         for label, name in controls.items()
-        if name != row.setting.name
-        and (others := losses_of(found.get(name)))
-        and max(losses) < min(others)
+        if name != row.name and (others := losses_of(found.get(name))) and max(losses) < min(others)
     ]
     if ahead:
         return ", ".join(ahead)
@@ -207,9 +196,9 @@ def _plots(gathered: Gathered) -> tuple[Plot, ...]:
     """Mean test loss over depth, for the settings that every depth has."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in gathered.rows:
-        depth, activation, name = row.setting.labels
+        depth, activation, name = row.labels
         losses = [each for each in losses_of(row) if math.isfinite(each)]
-        if losses and row.setting.name != SOFTMAX:
+        if losses and row.name != SOFTMAX:
             label = "linear control" if activation == CONTROL else f"{activation}, {name}"
             lines.setdefault(label, []).append((int(depth), sum(losses) / len(losses)))
     series = [
@@ -257,7 +246,6 @@ def _rivals() -> list[Setting]:
         Setting(
             name=f"{layers}-mpelu-{name.lower()}",
             labels=(f"{layers}", "MPELU", name),
-            paper="",
             config=replace(base(), model=f"plain-{layers}", activation="mpelu", init=init),
         )
         for layers in RULED

@@ -9,8 +9,9 @@ from typing import Any
 
 from mpelu.lab import files
 from mpelu.lab.errors import UserError
-from mpelu.lab.sweep.gather import FoundRun, Gathered, is_number
+from mpelu.lab.sweep.gather import Gathered, is_number
 from mpelu.lab.sweep.statistics import Pairing, pair_seeds
+from mpelu.lab.sweep.study import Job
 
 KEPT = "kept.json"
 """Name of the file, which is written beside result.json."""
@@ -84,7 +85,7 @@ def steps_to(run: KeptRun, error: float) -> int | None:
 def keep(gathered: Gathered) -> KeptStudy:
     """What is kept of the runs that were gathered."""
     study = gathered.study
-    settings = {row.setting.name: row.setting for row in gathered.rows}
+    settings = {row.name: row for row in gathered.rows}
     configs = {
         name: each.config.non_defaults()
         for name, each in settings.items()
@@ -111,13 +112,13 @@ def keep(gathered: Gathered) -> KeptStudy:
 _MACHINE = ("cpu", "kernel", "torch", "mpelu", "revision", "threads")
 
 
-def _keep(ended: FoundRun) -> KeptRun:
-    from mpelu.lab.inspecting.learned import learned_parameters
+def _keep(ended: Job) -> KeptRun:
+    from mpelu.lab.inspecting import learned_parameters
 
     learned = learned_parameters(ended.run.path).final
     return KeptRun(
-        setting=ended.job.setting,
-        seed=ended.job.seed,
+        setting=ended.setting,
+        seed=ended.seed,
         test_error=None if ended.diverged else ended.run.status["test_error"],
         tests=[
             (row["step"], round(row["test_error"], 4))

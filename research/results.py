@@ -72,19 +72,19 @@ def study_values(name: str, kept: KeptStudy) -> Iterator[tuple[str, str]]:
         if errors:
             yield f"{name}.{setting}.error", f"{sum(errors) / len(errors):.2f}"
         pairing = kept.difference(setting)
-        if pairing and (interval := pairing.interval):
-            yield f"{name}.{setting}.difference", f"{interval.difference:+.2f}"
-            yield f"{name}.{setting}.interval", f"[{interval.low:+.2f}, {interval.high:+.2f}]"
-            yield f"{name}.{setting}.detectable", f"{interval.detectable:.2f}"
-            yield f"{name}.{setting}.verdict", _verdict(interval.low, interval.high)
+        if pairing and pairing.difference is not None:
+            yield f"{name}.{setting}.difference", f"{pairing.difference:+.2f}"
+            yield f"{name}.{setting}.interval", f"[{pairing.low:+.2f}, {pairing.high:+.2f}]"
+            yield f"{name}.{setting}.detectable", f"{pairing.detectable:.2f}"
+            yield f"{name}.{setting}.verdict", _verdict(pairing.low, pairing.high)
 
 
 def rival_values(studies: dict[str, KeptStudy]) -> Iterator[tuple[str, str]]:
     """MPELU against its nearest relatives, all of these intervals holding together with 95 %."""
     pairs = [(name, other) for name in MAIN for other in RIVALS if name in studies]
     for name, other in pairs:
-        found = studies[name].pairing("mpelu", other, len(pairs)).interval
-        if found is None:  # no sentence of the page is about runs that diverged
+        found = studies[name].pairing("mpelu", other, len(pairs))
+        if found.difference is None:  # no sentence of the page is about runs that diverged
             continue
         yield f"{name}.mpelu-{other}.difference", f"{found.difference:+.2f}"
         yield f"{name}.mpelu-{other}.interval", f"[{found.low:+.2f}, {found.high:+.2f}]"

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from mpelu.lab.sweep.drawing import COLORS, STYLES, save
+from mpelu.lab.plots import PALETTE, STYLES, save
 from mpelu.lab.sweep.gather import Gathered
-from mpelu.lab.sweep.results import Cell, Result
 from mpelu.lab.sweep.statistics import POWER, Pairing, mean_std
+from mpelu.lab.tables import Cell, Result
 from research.kept import KEPT, KeptStudy, keep, steps_to, write
 
 if TYPE_CHECKING:
@@ -27,27 +27,19 @@ def summarize(gathered: Gathered, *, reach: float | None = None, has_figure: boo
         reach: a test error in %; the table tells how many steps it took to reach it.
         has_figure: whether there is something to draw.
     """
-    study, options = gathered.study, gathered.options
-    ended = gathered.require_ended()
     kept = keep(gathered)
-    if options.is_smoke:  # a difference would mean nothing
+    if gathered.options.is_smoke:  # a difference would mean nothing
         kept = replace(kept, comparisons=[])
     gathered.folder.mkdir(parents=True, exist_ok=True)
     write(kept, gathered.folder / KEPT)
-    drawn = save(figure(kept), gathered.folder, "figure") if has_figure else ()
+    drawn = save(figure(kept), gathered.folder) if has_figure else ()
     header, rows = cells(kept, reach)
-    return Result(
-        study=study.name,
-        title=study.title,
-        scale=options.scale,
-        shrunk=next((row.setting.shrunk for row in gathered.rows), ()),
-        seeds=study.seed_count(options),
-        data=str(ended[0].run.config["data"]),
+    return gathered.result(
+        shrunk=next((row.shrunk for row in gathered.rows), ()),
         header=header,
         rows=rows,
         notes=(*notes(kept), *_left_out(gathered)),
         figures=drawn,
-        runs=gathered.run_names(),
     )
 
 
@@ -89,16 +81,10 @@ def _error(kept: KeptStudy, setting: str) -> Cell:
 def _difference(found: Pairing | None) -> list[Cell]:
     if found is None:
         return [Cell(""), Cell("")]
-    interval = found.interval
-    if interval is None:
+    if found.difference is None:
         return [Cell(found.text()), Cell("")]
-    if interval.pairs < 2:
-        return [Cell(f"{interval.difference:+.2f}", interval.difference), Cell("")]
-    text = f"{interval.difference:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"
-    return [
-        Cell(text, interval.difference),
-        Cell(f"{interval.detectable:.2f}", interval.detectable),
-    ]
+    could = Cell(f"{found.detectable:.2f}", found.detectable) if found.pairs > 1 else Cell("")
+    return [Cell(found.short(), found.difference), could]
 
 
 def _steps(kept: KeptStudy, setting: str, reach: float) -> Cell:
@@ -168,16 +154,16 @@ def _forest(kept: KeptStudy, axes: Axes) -> None:
     names = []
     for place, (name, found) in enumerate(shown):
         names.append(kept.labels[name])
-        interval = found and found.interval
-        if interval is None:
-            if found is not None:
-                text = f" better in {found.wins}, worse in {found.losses}; some runs diverged"
-                axes.text(0, place, text, va="center", fontsize=9, color="#D55E00")
+        if found is None:
             continue
-        color = "#0072B2" if interval.found else "#777777"
-        if interval.pairs > 1:
-            axes.plot([interval.low, interval.high], [place, place], color=color, linewidth=2.2)
-        axes.plot([interval.difference], [place], "o", color=color, markersize=6)
+        if found.difference is None:
+            text = f" better in {found.wins}, worse in {found.losses}; some runs diverged"
+            axes.text(0, place, text, va="center", fontsize=9, color="#D55E00")
+            continue
+        color = "#0072B2" if found.excludes_zero else "#777777"
+        if found.pairs > 1:
+            axes.plot([found.low, found.high], [place, place], color=color, linewidth=2.2)
+        axes.plot([found.difference], [place], "o", color=color, markersize=6)
     axes.axvline(0, color="black", linewidth=0.9)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -192,7 +178,7 @@ def _forest(kept: KeptStudy, axes: Axes) -> None:
 
 def _curves(kept: KeptStudy, axes: Axes) -> None:
     """The mean test error over seeds, by step."""
-    looks = zip(cycle(COLORS), cycle(STYLES), strict=False)
+    looks = zip(cycle(PALETTE), cycle(STYLES), strict=False)
     for (name, label), (color, style) in zip(kept.labels.items(), looks, strict=False):
         runs = [run for run in kept.runs if run.setting == name]
         by_step: dict[int, list[float]] = {}
@@ -218,7 +204,7 @@ def learned(kept: KeptStudy, settings: tuple[str, ...]) -> Figure:
     drawn = Figure(figsize=(10.4, 3.9), layout="constrained")
     for index, (parameter, symbol) in enumerate((("alpha", "α"), ("beta", "β"))):
         axes = drawn.add_subplot(1, 2, index + 1)
-        for setting, color in zip(settings, COLORS, strict=False):
+        for setting, color in zip(settings, PALETTE, strict=False):
             runs = [run for run in kept.runs if run.setting == setting]
             names = [each for each in (runs[0].learned if runs else ()) if each.endswith(parameter)]
             places = range(1, len(names) + 1)

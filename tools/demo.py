@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mpelu.activations import TABLE
-from mpelu.lab.colors import COLORS
+from mpelu.lab.plots import COLORS
 from mpelu.lab.run.folder import Run, is_run, read
 
 ACTIVATIONS = ("mpelu", "elu", "prelu", "relu")

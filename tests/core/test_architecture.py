@@ -143,7 +143,7 @@ def test_only_commands_print() -> None:
         assert calls == [], module
 
 
-def test_architecture_names_the_way_of_a_run() -> None:
+def test_architecture_names_the_ways_of_a_run_and_of_a_study() -> None:
     text = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
     _, _, way = text.partition("## The way of a run")
     named = [
@@ -151,7 +151,7 @@ def test_architecture_names_the_way_of_a_run() -> None:
         for line in way.splitlines()
         if line[:2] in ("1.", "2.", "3.", "4.", "5.")
     ]
-    assert len(named) == 5
+    assert len(named) == 10
     for name in named:
         assert (SOURCE / name).is_file(), name
 

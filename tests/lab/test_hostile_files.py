@@ -21,6 +21,7 @@ from train_helpers import small
 from mpelu.lab import data
 from mpelu.lab.config import Config
 from mpelu.lab.data.own import read_npz
+from mpelu.lab.data.registry import DATA_SETS
 from mpelu.lab.files import parse_json, read_bytes
 from mpelu.lab.reporting.runs import read_run
 from mpelu.lab.run.verification import verify
@@ -193,4 +194,4 @@ def test_an_array_that_claims_to_be_huge(tmp_path: Path) -> None:
             file.writestr("images.npy", header + bytes(10))
             file.writestr("labels.npy", header + bytes(10))
     with refusal("train.npz"):
-        read_npz(tmp_path)
+        read_npz(DATA_SETS["npz"], tmp_path)

@@ -17,7 +17,7 @@ from mpelu.lab import Config, data, load_network, paper
 from mpelu.lab.compare.comparison import parse_budget
 from mpelu.lab.inspecting import activation_statistics
 from mpelu.lab.paper.settings import preset
-from mpelu.lab.sweep.study import Execution, Options
+from mpelu.lab.sweep.study import Options
 from mpelu.lab.training import launch
 
 OWN = """
@@ -118,8 +118,8 @@ COMMANDS = [
     ),
     (
         "train --augment flip",
-        "--augment: unknown value 'flip'; did you mean 'crop-flip'? Choose none, pad-crop-flip "
-        "or crop-flip",
+        "--augment: unknown value 'flip'; did you mean 'crop-flip'? Choose none, "
+        "pad-crop-flip, crop-flip or resized-crop-flip",
     ),
     (
         "train --epochs 2 --iterations 3",
@@ -349,12 +349,12 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: Options(follow="blog"), "follow: unknown source 'blog'; choose paper or code"),
     (lambda: Options(seeds=0), "seeds: expected a number >= 1, got 0"),
     (
-        lambda: Execution(executor="cloud"),
+        lambda: Options(executor="cloud"),
         "executor: unknown executor 'cloud'; choose local or ray",
     ),
-    (lambda: Execution(jobs=0), "jobs: expected a number >= 1, got 0"),
-    (lambda: Execution(gpus_per_run=-1), "gpus_per_run: expected a number >= 0, got -1"),
-    (lambda: Execution(gpus_per_run=1), "gpus_per_run: requires --executor ray"),
+    (lambda: Options(jobs=0), "jobs: expected a number >= 1, got 0"),
+    (lambda: Options(gpus_per_run=-1), "gpus_per_run: expected a number >= 0, got -1"),
+    (lambda: Options(gpus_per_run=1), "gpus_per_run: requires --executor ray"),
     (
         lambda: paper.find("tabel9"),
         "unknown study 'tabel9'; did you mean 'table9'? (`mpelu list` lists all studies)",
@@ -436,7 +436,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     ),
     (npz(images=None), "train.npz: expected arrays images and labels, got no images"),
     (npz(labels=np.arange(7)), "data: train.npz: expected 4 integer labels, got int64 [7]"),
-    (npz(labels=np.full(4, -1)), "data: train.npz: expected labels from 0 to 99,999, got -1 to -1"),
+    (npz(labels=np.full(4, -1)), "data: .: expected labels from 0 to 99,999, got -1 to -1"),
     (
         npz(images=np.zeros((4, 0, 9, 3), np.uint8)),
         "data: train.npz: expected images with pixels, got shape [4, 0, 9, 3]",
@@ -453,10 +453,10 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         npz(classes=np.array("cat")),
         "data: train.npz: expected classes as a list of names, got shape []",
     ),
-    (npz(classes=np.array(["cat"])), "data: npz: expected a name for each of 3 classes, got 1"),
+    (npz(classes=np.array(["cat"])), "data: .: expected a name for each of 3 classes, got 1"),
     (
         npz(images=np.zeros((4, 9, 8, 3), np.uint8)),
-        "data: npz: expected test images of the size of the training images, [3, 9, 8], got "
+        "data: .: expected test images of the size of the training images, [3, 9, 8], got "
         "[3, 9, 9]",
     ),
 ]

@@ -17,7 +17,7 @@ from report_runs import result, write_all, write_run
 import mpelu
 from mpelu.activations import TABLE
 from mpelu.lab.cli import main
-from mpelu.lab.colors import COLORS
+from mpelu.lab.plots import COLORS
 from mpelu.lab.reporting.serve import make_server
 
 pytestmark = pytest.mark.skipif(bool(driver.missing()), reason=f"not installed: {driver.missing()}")

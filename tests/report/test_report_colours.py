@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from mpelu.activations import TABLE
-from mpelu.lab.colors import COLORS, activation_styles
-from mpelu.lab.sweep.drawing import looks
-from mpelu.lab.sweep.results import Series
+from mpelu.lab.plots import COLORS, Series, activation_styles, looks
 
 # Linear RGB as seen without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1).
 SIGHTS = {

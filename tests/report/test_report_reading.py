@@ -22,11 +22,9 @@ import mpelu
 from mpelu.lab.config import Config
 from mpelu.lab.reporting import collection
 from mpelu.lab.reporting.collection import Cache, collect, problems, shortest_names
-from mpelu.lab.reporting.curves import MOST_POINTS, downsample
-from mpelu.lab.reporting.learned import BINS, MOST_EPOCHS
 from mpelu.lab.reporting.results import read_result
-from mpelu.lab.reporting.runs import read_run
-from mpelu.lab.reporting.values import LONGEST_TEXT, number, text
+from mpelu.lab.reporting.runs import BINS, MOST_EPOCHS, read_run
+from mpelu.lab.reporting.values import LONGEST_TEXT, MOST_POINTS, downsample, number, text
 from mpelu.lab.run import checkpoint
 
 

@@ -167,12 +167,12 @@ def fuzz(name: str, read: Reader, samples: list[bytes], count: int, start: int =
 
 
 def _read_npz(folder: Path) -> Reader:
-    from mpelu.lab.data import own
+    from mpelu.lab.data import own, registry
 
     def read(data: bytes) -> object:
         for name in ("train.npz", "test.npz"):
             (folder / name).write_bytes(data)
-        return own.read_npz(folder)
+        return own.read_npz(registry.find("npz"), folder)
 
     return read
 

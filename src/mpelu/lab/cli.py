@@ -6,15 +6,18 @@ runs, so help is quick.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from mpelu.lab.errors import UserError, closest, one_line
+from mpelu.lab.errors import UserError, choose, closest, flag, one_line
 
 COMMANDS = {
     "train": "train a network, or resume a run",
@@ -91,11 +94,9 @@ def _run(arguments: Sequence[str]) -> int:
     Raises:
         UserError: for arguments that don't fit, and from the subcommand.
     """
-    from argparse import SUPPRESS
     from importlib import import_module
 
     from mpelu import __version__
-    from mpelu.lab.commands.parser import Parser
 
     parser = Parser(
         prog="mpelu",
@@ -113,11 +114,12 @@ def _run(arguments: Sequence[str]) -> int:
         raise UserError(f"unknown command {name!r}{hint}")
     command = parser
     if name is not None:
-        subparsers = parser.add_subparsers(prog="mpelu", help=SUPPRESS)
-        import_module(f"mpelu.lab.commands.{name}").add(subparsers)
-        command = subparsers.choices[name]
-        summary = COMMANDS[name]
-        command.description = command.description or f"{summary[0].upper()}{summary[1:]}."
+        module, summary = import_module(f"mpelu.lab.commands.{name}"), COMMANDS[name]
+        command = parser.add_subparsers(prog="mpelu", help=argparse.SUPPRESS).add_parser(
+            name, description=f"{summary[0].upper()}{summary[1:]}.", epilog=module.EXAMPLES
+        )
+        command.set_defaults(run=module.run)
+        module.add(command)
     chosen, unknown = parser.parse_known_args(arguments)
     if unknown:
         command.refuse(unknown)
@@ -136,7 +138,6 @@ def _run(arguments: Sequence[str]) -> int:
 def _option_first(arguments: Sequence[str]) -> UserError:
     """What to say about an option before the command."""
     from mpelu.lab.config import FIELDS
-    from mpelu.lab.errors import flag
 
     option = arguments[0].partition("=")[0]
     hint = " (see mpelu --help)"
@@ -208,3 +209,72 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
             os._exit(130)
         frame = frame.f_back
     raise KeyboardInterrupt
+
+
+class Formatter(argparse.HelpFormatter):
+    """Doesn't break lines at hyphens, and keeps texts that have line breaks of their own."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UserError where an ArgumentParser would print its usage and exit.
+
+    Options can't be abbreviated: a new option would make old abbreviations ambiguous.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **settings})
+        self.register("type", int, _reader(int, "an integer"))
+        self.register("type", float, _reader(float, "a number"))
+        self.register("type", Path, _path)
+
+    def has_option(self, field: str) -> bool:
+        """Whether there is a flag for the field."""
+        return flag(field) in self._option_string_actions
+
+    def refuse(self, unknown: list[str]) -> NoReturn:
+        """Raises UserError for arguments that the parser doesn't know."""
+        for argument in unknown:
+            if argument.startswith("-"):
+                name = argument.partition("=")[0]
+                options = {each.lstrip("-"): each for each in self._option_string_actions}
+                close = closest(name.lstrip("-"), options)
+                if close is not None:
+                    raise UserError(f"unknown option {name}; did you mean {options[close]}?")
+                self.error(f"unknown option {name}")
+        self.error(f"unexpected argument {unknown[0]!r}")
+
+    def error(self, message: str) -> NoReturn:
+        about_option = message.startswith("argument ")  # and then it begins with the flag
+        raise UserError(
+            message.removeprefix("argument ")
+            if about_option
+            else f"{message} (see {self.prog} --help)"
+        )
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.option_strings and action.choices is not None:
+            choose(action.dest, value, action.choices)
+        else:
+            super()._check_value(action, value)
+
+
+def _path(text: str) -> Path:
+    if not text:  # which Path takes for the current directory
+        raise argparse.ArgumentTypeError("expected a path, got ''")
+    return Path(text)
+
+
+def _reader(kind: Callable[[str], Any], noun: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected {noun}, got {text!r}") from None
+
+    return read

@@ -30,7 +30,7 @@ from mpelu.lab.references import is_reference
 
 DATA = tuple(DATA_SETS)
 PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")
-AUGMENT = ("none", "pad-crop-flip", "crop-flip")
+AUGMENT = ("none", "pad-crop-flip", "crop-flip", "resized-crop-flip")
 INIT = ("own", "exact", "taylor", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
 """What the help lists; any registered method is accepted."""
 INIT_DISTRIBUTIONS = ("normal", "orthogonal")
@@ -117,8 +117,9 @@ class Config:
         "255)", _DATA, label="preprocessing", choices=PREPROCESS,
     )  # fmt: skip
     augment: str = _field(
-        "none", "random crops and flips: none, pad-crop-flip (pads by 4 pixels first) or "
-        "crop-flip", _DATA, label="augmentation", choices=AUGMENT,
+        "none", "random crops and flips: none, pad-crop-flip (pads by 4 pixels first), crop-flip "
+        "or resized-crop-flip (scales a random part of the image to --crop)", _DATA,
+        label="augmentation", choices=AUGMENT,
     )  # fmt: skip
     max_pixels: int = _field(
         100_000_000, "largest image that is decoded, in pixels", _DATA, label="pixels per image",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,21 +15,21 @@ from torch.nn import functional as F
 
 import mpelu
 from mpelu.diagnosis import DiagnosedLayer, Diagnosis
-from mpelu.lab import files
+from mpelu.lab import files, tables
 from mpelu.lab.config import Config
 from mpelu.lab.environment import describe_machine
 from mpelu.lab.errors import UserError, one_line, plural
 from mpelu.lab.inspecting.inspection import initial_network
+from mpelu.lab.plots import Plot, Series, draw
 from mpelu.lab.reporting import write_report
-from mpelu.lab.sweep import results
-from mpelu.lab.sweep.drawing import draw
-from mpelu.lab.sweep.results import Cell, Plot, Result, Series
+from mpelu.lab.tables import Cell, Result
 from mpelu.lab.training import network
 
 DIAGNOSIS = "diagnosis.json"
 _MOST_SAMPLES, _FEWEST_SAMPLES = 32, 16
 _MOST_VALUES = 2**20
 """Values of a batch; large images make a smaller one."""
+_MEASURED = ("mean", "variance", "predicted", "signal", "gradient")
 
 Say = Callable[[str], None]
 
@@ -44,12 +45,11 @@ def diagnose_model(
 
     Args:
         name: package.module:factory, or a network of `mpelu.models`.
-        shapes: of the inputs, without the batch. Inputs are real numbers, or tokens if the model
-            takes no real numbers.
+        shapes: shapes of the inputs without the batch. They are real numbers, or tokens if the
+            model takes no real numbers.
         samples: size of the batch; None for one that suits the shapes.
         say: receives a line for each step.
-        options: keyword arguments of the model. If the only input is an image, its channels and
-            size are passed too, to a model that takes them.
+        options: keyword arguments of the model; channels and size of an only image are added.
 
     Raises:
         UserError: if there is no such model, or it can't take the inputs.
@@ -157,7 +157,7 @@ def write_page(found: Diagnosis, title: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         files.write(folder / DIAGNOSIS, to_json(found))
         figures = draw(result.plots, folder)
-        results.write(replace(result, figures=figures), folder)
+        tables.write(replace(result, figures=figures), folder)
     except OSError as error:
         raise UserError(
             f"{folder}: can't be written: {error.strerror or error}", field="out"
@@ -170,78 +170,57 @@ def to_json(found: Diagnosis) -> str:
     return json.dumps(files.plain(found.to_dict()), indent=1, allow_nan=False) + "\n"
 
 
-HEADER = ("layer", "name", "mean", "variance", "predicted", "signal", "gradient")
-UNITS_HEADER = ("layer", "activation", "type", "dead", "saturated", "linear")
-
-
-def cells(row: DiagnosedLayer) -> tuple[str, ...]:
-    """A row of the table of layers, as text under `HEADER`."""
-    numbers = (row.mean, row.variance, row.predicted, row.signal, row.gradient)
-    return (
-        str(row.position),
-        row.name,
-        *("" if value is None else f"{value:.2g}" for value in numbers),
-    )
-
-
-def unit_cells(found: Diagnosis) -> list[tuple[str, ...]]:
-    """The shares of units of each activation, as text under `UNITS_HEADER`."""
-    return [
-        (
-            str(row.position),
-            row.name,
-            row.type,
-            *(
-                "" if value is None else f"{value:.0%}"
-                for value in (row.dead, row.saturated, row.linear)
-            ),
-        )
+def tables_of(found: Diagnosis) -> list[tuple[tuple[str, ...], list[tuple[str, ...]], range]]:
+    """Header, rows and columns of numbers of three tables: layers, units of activations, and what
+    each initialization would give."""
+    layers = [
+        (str(row.position), row.name, *_texts(".2g", *(getattr(row, name) for name in _MEASURED)))
+        for row in found.rows
+    ]
+    units = [
+        (str(row.position), row.name, row.type, *_texts(".0%", row.dead, row.saturated, row.linear))
         for row in found.rows
         if row.kind == "activation"
     ]
-
-
-TRIAL_HEADER = ("initialization", "predicted", "signal", "gradient ratio", "problem")
-
-
-def trial_cells(found: Diagnosis) -> list[tuple[str, ...]]:
-    """What each initialization would give, as text under `TRIAL_HEADER`."""
+    numbers = [
+        _texts(".2g", each.predicted, each.signal, each.gradient_ratio) for each in found.trials
+    ]
+    trials = [
+        (each.label, *texts, each.problem or "none")
+        for each, texts in zip(found.trials, numbers, strict=True)
+    ]
+    of_units = ("layer", "activation", "type", "dead", "saturated", "linear")
+    of_trials = ("initialization", "predicted", "signal", "gradient ratio", "problem")
     return [
-        (
-            trial.label,
-            *(
-                "" if value is None else f"{value:.2g}"
-                for value in (trial.predicted, trial.signal, trial.gradient_ratio)
-            ),
-            trial.problem or "none",
-        )
-        for trial in found.trials
+        (("layer", "name", *_MEASURED), layers, range(2, 7)),
+        (of_units, units, range(3, 6)),
+        (of_trials, trials, range(1, 4)),
     ]
 
 
+def _texts(digits: str, *values: float | None) -> tuple[str, ...]:
+    return tuple("" if value is None else f"{value:{digits}}" for value in values)
+
+
 def _result(found: Diagnosis, title: str) -> Result:
+    (header, layers, _), (others, units, _), (names, trials, _) = tables_of(found)
     notes = [each.text for each in found.others]
-    for trial in trial_cells(found):
-        pairs = zip(TRIAL_HEADER[1:4], trial[1:4], strict=True)
+    for label, *texts, problem in trials:
+        pairs = zip(names[1:4], texts, strict=True)
         words = [f"{name} {text}" for name, text in pairs if text]
-        notes.append(f"{trial[0]} would give: {', '.join([*words, f'problem {trial[4]}'])}")
-    header = ("layer", *HEADER[2:], *UNITS_HEADER[3:])
-    shares = {(each[0], each[1]): each[3:] for each in unit_cells(found)}
+        notes.append(f"{label} would give: {', '.join([*words, f'problem {problem}'])}")
+    shares = {each[:2]: each[3:] for each in units}
     rows = [
-        (
-            ": ".join(cells(row)[:2]),
-            *cells(row)[2:],
-            *(shares.get((str(row.position), row.name)) or ("", "", "")),
-        )
-        for row in found.rows
+        (Cell(": ".join(row[:2])), *map(_cell, (*row[2:], *shares.get(row[:2], ("", "", "")))))
+        for row in layers
     ]
     return Result(
         study="doctor",
         title=title,
         scale="full",
         data="",
-        header=header,
-        rows=tuple((Cell(row[0]), *map(_cell, row[1:])) for row in rows),
+        header=("layer", *header[2:], *others[3:]),
+        rows=tuple(rows),
         headline=found.sentence,
         notes=tuple(notes),
         plots=_plots(found),
@@ -259,33 +238,38 @@ def _cell(text: str) -> Cell:
 def _plots(found: Diagnosis) -> tuple[Plot, ...]:
     layers = [row for row in found.rows if row.kind == "layer"]
     units = [row for row in found.rows if row.kind == "activation"]
+    outputs = {"signal": "signal", "all values": "variance", "predicted": "predicted"}
     plots = [
-        _plot("Outputs of layers", "variance", layers,
-              {"signal": "signal", "all values": "variance", "predicted": "predicted"}, log=True),
-        _plot("Gradient at outputs", "mean square", layers, {"gradient": "gradient"}, log=True),
-    ]  # fmt: skip
+        _plot("Outputs of layers", "variance", layers, outputs),
+        _plot("Gradient at outputs", "mean square", layers, {"gradient": "gradient"}),
+    ]
     if units:
         shares = {"dead": "dead", "saturated": "saturated", "linear": "linear"}
-        plot = _plot("Units of activations", "share", units, shares, log=False)
-        plots.append(replace(plot, y_range=(0.0, 1.0)))
+        plots.append(_plot("Units of activations", "share", units, shares, (0.0, 1.0)))
     return tuple(plots)
 
 
 def _plot(
-    title: str, label: str, rows: Sequence[DiagnosedLayer], lines: dict[str, str], *, log: bool
+    title: str,
+    label: str,
+    rows: Sequence[DiagnosedLayer],
+    lines: dict[str, str],
+    y_range: tuple[float, float] | None = None,
 ) -> Plot:
-    series = []
+    """A plot of these attributes, by their names; with a logarithmic axis where it has no range."""
+    series, log = [], y_range is None
     for name, attribute in lines.items():
+        values = [(row.position, getattr(row, attribute)) for row in rows]
         points = [
-            (row.position, value)
-            for row in rows
-            if (value := getattr(row, attribute)) is not None and (value > 0 or not log)
-            and value < float("inf")
-        ]  # fmt: skip
+            (x, y) for x, y in values if y is not None and (y > 0 or not log) and y < math.inf
+        ]
         if points:
             x, y = zip(*points, strict=True)
             series.append(Series(name, x, y))
-    return Plot(title=title, x_label="layer", y_label=label, log_y=log, series=tuple(series))
+    return Plot(
+        title=title, x_label="layer", y_label=label, log_y=log, y_range=y_range,
+        series=tuple(series),
+    )  # fmt: skip
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

@@ -208,24 +208,23 @@ class Schedule:
 
     config: Config
     steps_per_epoch: int
+    steps: int
+    """Of the whole run."""
+    epochs: int
+    """Of the whole run; the last may be incomplete."""
+    unit: int
+    """Steps in the unit that milestones, warm-up and test_every count."""
 
     @classmethod
     def of(cls, config: Config, train_count: int) -> Schedule:
         """The schedule for a number of training images."""
-        return cls(config=config, steps_per_epoch=-(-train_count // config.batch_size))
-
-    @property
-    def steps(self) -> int:
-        """Steps of the whole run."""
-        if self.config.iterations is not None:
-            return self.config.iterations
-        assert self.config.epochs is not None
-        return self.config.epochs * self.steps_per_epoch
-
-    @property
-    def epochs(self) -> int:
-        """Epochs of the whole run, of which the last may be incomplete."""
-        return self.epoch(self.steps)
+        per_epoch = -(-train_count // config.batch_size)
+        steps, unit = config.iterations, 1
+        if steps is None:
+            assert config.epochs is not None
+            steps, unit = config.epochs * per_epoch, per_epoch
+        epochs = -(-steps // per_epoch)
+        return cls(config=config, steps_per_epoch=per_epoch, steps=steps, epochs=epochs, unit=unit)
 
     def epoch(self, step: int) -> int:
         """The epoch a step belongs to."""
@@ -235,15 +234,10 @@ class Schedule:
         """Steps of the current epoch done after a step: 0 at the end of an epoch."""
         return step % self.steps_per_epoch
 
-    @property
-    def _unit(self) -> int:
-        """Steps in the unit that milestones, warm-up and test_every count."""
-        return self.steps_per_epoch if self.config.iterations is None else 1
-
     def lr(self, step: int) -> float:
         """Learning rate of a step, before multipliers."""
-        config, done = self.config, (step - 1) // self._unit
-        before = config.warmup * self._unit
+        config, done = self.config, (step - 1) // self.unit
+        before = config.warmup * self.unit
         if step <= before:
             return config.lr * (step / before) if config.warmup_lr is None else config.warmup_lr
         progress = (step - 1 - before) / max(1, self.steps - before)
@@ -265,7 +259,7 @@ class Schedule:
 
     def tests(self, step: int) -> bool:
         """Whether a test follows the step."""
-        return step == self.steps or step % (self._unit * self.config.test_interval) == 0
+        return step == self.steps or step % (self.unit * self.config.test_interval) == 0
 
     def saves(self, step: int) -> bool:
         """Whether a checkpoint follows the step."""

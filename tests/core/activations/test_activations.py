@@ -26,9 +26,9 @@ from mpelu.activations.parametric import PELU, SReLU
 from mpelu.elementwise import ElementwiseFunction, average, exponential, fit
 from mpelu.graph import elementwise
 from mpelu.lab import Config, cli, inspect_run, train
-from mpelu.lab.colors import COLORS
 from mpelu.lab.errors import listed
 from mpelu.lab.inspecting import learned_parameters
+from mpelu.lab.plots import COLORS
 from mpelu.lab.reporting.runs import read_run
 from mpelu.lab.run import checkpoint, folder
 

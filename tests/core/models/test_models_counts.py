@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mpelu import models
-from mpelu.lab import counts
+from mpelu.lab.commands import models as sizes
 
 
 @functools.cache
@@ -106,7 +106,7 @@ def test_where_the_paper_prints_another_count_the_table_says_why() -> None:
         digits = len(printed.removesuffix("M").partition(".")[2])
         return f"{parameters / 1e6:.{digits}f}M" == printed
 
-    for name, (printed, remark) in counts.PAPER.items():
+    for name, (printed, remark) in sizes.PAPER.items():
         assert name in models.names()
         if printed:
             assert reads(printed, count(name)) == (remark == ""), name

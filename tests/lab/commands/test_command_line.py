@@ -21,7 +21,7 @@ from mpelu.lab import cli
 from mpelu.lab.errors import UserError
 
 PROGRAM = "import sys; from mpelu.lab.cli import main; sys.exit(main())"
-NO_ROWS = "from mpelu.lab import counts; counts.rows = lambda: []; "
+NO_ROWS = "from mpelu.lab.commands import models; models.rows = lambda: []; "
 """Before PROGRAM, makes `mpelu models` quick."""
 
 
@@ -332,9 +332,9 @@ def test_list_names_studies_presets_and_activations(
 def test_list_models_is_the_models_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mpelu.lab import counts
+    from mpelu.lab.commands import models
 
-    monkeypatch.setattr(counts, "rows", list)
+    monkeypatch.setattr(models, "rows", list)
     printed = []
     for arguments in (["list", "models"], ["models"]):
         assert cli.main(arguments) == 0

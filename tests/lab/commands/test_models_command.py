@@ -7,15 +7,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mpelu import models
-from mpelu.lab import cli, counts
+from mpelu.lab import cli
+from mpelu.lab.commands import models as sizes
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, counts.NetworkSize]:
-    return {row.name: row for row in counts.rows()}
+def rows() -> dict[str, sizes.NetworkSize]:
+    return {row.name: row for row in sizes.rows()}
 
 
-def test_one_row_per_network(rows: dict[str, counts.NetworkSize]) -> None:
+def test_one_row_per_network(rows: dict[str, sizes.NetworkSize]) -> None:
     assert list(rows) == models.names()
     row = rows["nopre-resnet-164"]
     assert (row.layers, row.parameters, row.input_size) == (164, 1_696_250, 32)
@@ -26,7 +27,7 @@ def test_one_row_per_network(rows: dict[str, counts.NetworkSize]) -> None:
 @pytest.mark.parametrize(
     "name", ["nin", "plain-15", "resnet-20", "mpelu-resnet-b-20", "all-cnn-c", "dsn", "fitnet-19"]
 )
-def test_multiply_adds(rows: dict[str, counts.NetworkSize], name: str) -> None:
+def test_multiply_adds(rows: dict[str, sizes.NetworkSize], name: str) -> None:
     side = rows[name].input_size
     with torch.device("meta"):
         network = models.create(name).eval()
@@ -37,19 +38,19 @@ def test_multiply_adds(rows: dict[str, counts.NetworkSize], name: str) -> None:
 
 
 def printed(
-    rows: dict[str, counts.NetworkSize],
+    rows: dict[str, sizes.NetworkSize],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[list[str], list[str]]:
     """The lines of the table and of the notes."""
-    monkeypatch.setattr(counts, "rows", rows.values)
+    monkeypatch.setattr(sizes, "rows", rows.values)
     assert cli.main(["models"]) == 0
     above, below = capsys.readouterr().out.split("\nnotes:\n")
     return above.splitlines(), below.splitlines()
 
 
 def test_the_table_fits_80_columns_with_every_number(
-    rows: dict[str, counts.NetworkSize],
+    rows: dict[str, sizes.NetworkSize],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -78,7 +79,7 @@ def test_the_table_fits_80_columns_with_every_number(
 
 
 def test_columns_may_be_set(
-    rows: dict[str, counts.NetworkSize],
+    rows: dict[str, sizes.NetworkSize],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -28,9 +28,10 @@ from mpelu.lab.compare.verdict import summarize, verdict
 from mpelu.lab.data.registry import image_sizes
 from mpelu.lab.run.folder import Run
 from mpelu.lab.sweep import executors
-from mpelu.lab.sweep.gather import FoundRun, Gathered, SettingRuns
-from mpelu.lab.sweep.results import Result
-from mpelu.lab.sweep.statistics import pair_seeds, paired_difference
+from mpelu.lab.sweep.gather import Gathered
+from mpelu.lab.sweep.statistics import pair_seeds
+from mpelu.lab.sweep.study import Job, Options
+from mpelu.lab.tables import Result
 from mpelu.lab.training import network
 from mpelu.lab.training.network import swap_activations
 
@@ -255,16 +256,17 @@ def test_small_photographs_keep_their_size_and_the_size_is_said(
     photographs(Path("photos"), sizes)
     config = Config(model=f"{mine}:Net", batch_size=4, data="folder", data_dir="photos")
     told: list[str] = []
-    asked = (["relu", "mpelu"], ["own"], 1, "2 steps", 1, Path("out"))
-    planned = plan(config, *asked, told.append)
+    asked = (["relu", "mpelu"], ["own"], "2 steps")
+    options = Options(seeds=1, jobs=1, out=Path("out"))
+    planned = plan(config, *asked, options, told.append)
     assert told[0] == said
     assert said in planned.notes
     assert image_sizes(planned.config)[1] == seen
-    assert plan(config, *asked, told.append) == planned  # resumed
+    assert plan(config, *asked, options, told.append) == planned  # resumed
     with refusal("--image-size", field="out"):
-        plan(replace(config, image_size=16), *asked, told.append)
-    chosen = replace(config, image_size=20, crop=16)
-    assert image_sizes(plan(chosen, *asked[:-1], Path("other"), told.append).config) == (20, 16)
+        plan(replace(config, image_size=16), *asked, options, told.append)
+    chosen, other = replace(config, image_size=20, crop=16), replace(options, out=Path("other"))
+    assert image_sizes(plan(chosen, *asked, other, told.append).config) == (20, 16)
 
 
 MPELU, RELU = Arm(activation="mpelu", init="own"), Arm(activation="relu", init="own")
@@ -282,8 +284,7 @@ def test_the_verdict_says_only_what_the_interval_does() -> None:
     unclear = pair_seeds(errors(5.0, 8.0, 6.0), errors(7.0, 7.1, 5.2))
     said = verdict(MPELU, RELU, unclear)
     assert "MPELU and ReLU: no difference found" in said
-    assert unclear.interval is not None
-    assert f"3 seeds could show {unclear.interval.detectable:.2f}" in said
+    assert f"3 seeds could show {unclear.detectable:.2f}" in said
     assert "more seeds are needed" in verdict(MPELU, RELU, pair_seeds({0: 5.0}, {0: 7.0}))
     assert "no pair of runs that ended" in verdict(MPELU, RELU, pair_seeds({0: 5.0}, {1: 7.0}))
 
@@ -300,24 +301,21 @@ def compared(mpelu: dict[int, float | None], relu: dict[int, float | None]) -> R
         notes=(),
         asked={},
     )
-    study = comparison.study(summarize)
-    runs: dict[str, list[FoundRun]] = {arm.name: [] for arm in arms}
-    for job in study.runs(comparison.options()):
+    study, options = comparison.study(summarize), comparison.options(Options())
+    runs: dict[str, list[Job]] = {arm.name: [] for arm in arms}
+    for job in study.runs(options):
         error = (relu if job.setting == RELU.name else mpelu)[job.seed]
         status = {"state": "diverged"} if error is None else {"state": "finished"}
         tests = [{"step": 1, "test_error": 90.0}]
         tests += [] if error is None else [{"step": 2, "test_error": error}]
         run = Run(
-            path=Path(job.name), config={}, status={**status, "test_error": error},
-            environment={}, data={"classes": ["a"]}, steps=[], tests=tests, problems=(),
+            path=study.folder(options) / job.name, config={"data": "digits"},
+            status={**status, "test_error": error}, environment={}, data={"classes": ["a"]},
+            steps=[], tests=tests, problems=(),
         )  # fmt: skip
-        runs[job.setting].append(FoundRun(job=job, state="ended", content=run))
-    rows = [
-        SettingRuns(each, tuple(runs[each.name])) for each in study.at_scale(comparison.options())
-    ]
-    gathered = Gathered(
-        study=study, options=comparison.options(), folder=Path(), rows=tuple(rows), left_out=()
-    )
+        runs[job.setting].append(replace(job, state="ended", found=run))
+    rows = [replace(each, ended=tuple(runs[each.name])) for each in study.at_scale(options)]
+    gathered = Gathered(study=study, options=options, rows=tuple(rows), left_out=())
     return summarize(comparison, gathered)
 
 
@@ -402,8 +400,7 @@ def test_nothing_that_diverged_more_often_is_called_better() -> None:
     assert pair_seeds({**better, 3: None}, {**ten, 3: None, 4: None}).found == -1
     # Nor by the intervals of the pairs that are left, where a run without a partner diverged.
     alone = pair_seeds({**better, 11: None}, ten)
-    assert alone.interval is not None
-    assert alone.interval.found
+    assert alone.excludes_zero
     assert "MPELU has a lower" not in verdict(MPELU, RELU, alone)
     # Several differences that are reported together need more.
     assert pair_seeds(better, {**ten, 3: None}, comparisons=30).found == 0
@@ -468,9 +465,9 @@ def test_killed_half_way_it_goes_on_and_ends_with_a_verdict(
     }
     assert len(errors) == 4
     pairs = [[errors[f"{name}-seed{seed}"] for seed in (0, 1)] for name in ("mpelu", "relu")]
-    expected = paired_difference(*pairs)
+    expected = pair_seeds(*(dict(enumerate(each)) for each in pairs))
     assert found["rows"][1][2]["value"] == pytest.approx(expected.difference)
-    assert ("no difference found" in found["headline"]) == (not expected.found)
+    assert ("no difference found" in found["headline"]) == (not expected.excludes_zero)
     assert found["headline"].split(";")[0] in printed.out.replace("\n", " ")
     assert printed.out.rstrip().endswith("out/index.html")
     assert "compare" in Path("out/index.html").read_text()

@@ -17,7 +17,7 @@ from mpelu.lab.compare.comparison import plan
 from mpelu.lab.compare.costs import ROUNDS, ArmCost, seconds_for, steps_within
 from mpelu.lab.compare.rates import Score, best_place, next_places
 from mpelu.lab.run import folder
-from mpelu.lab.sweep import executors
+from mpelu.lab.sweep import Options, executors
 from mpelu.lab.training.process import derive
 
 UNLUCKY = tuple(derive(seed, "network") for seed in (1, 3))
@@ -217,7 +217,8 @@ def test_the_search_is_part_of_the_budget() -> None:
 def test_a_comparison_that_an_earlier_version_planned_keeps_its_rate(mine: str) -> None:
     config = Config(model=f"{mine}:Net", data="digits", train_limit=100, test_limit=50)
     names = [f"{mine}:Small", f"{mine}:Large"]
-    asked = (config, names, ["own"], 1, "40 steps", 1, Path("out"), lambda text: None)
+    options = Options(seeds=1, jobs=1, out=Path("out"))
+    asked = (config, names, ["own"], "40 steps", options, lambda text: None)
     assert plan(*asked, search=None).search_steps == 10
     planned = files.read_json(Path("out/comparison.json"))
     for name in ("search_steps", "has_validation", "sha256"):

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def read_digits() -> tuple[LabeledImages, LabeledImages]:
-    train, test, *_ = data_images.read_digits()
+    train, test, *_ = data_images.read_digits(registry.find("digits"), None)
     assert isinstance(train, LabeledImages)
     assert isinstance(test, LabeledImages)
     return train, test

@@ -4,6 +4,8 @@ import logging
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
@@ -15,10 +17,13 @@ import pytest
 import torch
 from PIL import Image
 from refusals import refusal
+from torch.nn import functional
 from train_helpers import AtStep, equal, final, rows
 
 from mpelu.lab.config import Config
-from mpelu.lab.data import dataset, load, readers
+from mpelu.lab.data import dataset, load
+from mpelu.lab.data import folder as readers
+from mpelu.lab.data.augment import RandomResizedCrop
 from mpelu.lab.data.folder import decode
 from mpelu.lab.errors import UserError
 from mpelu.lab.training.launch import resume, train
@@ -78,7 +83,7 @@ def test_batches_in_order(images: Path) -> None:
             assert torch.equal(picture, expected)
 
 
-@pytest.mark.parametrize("augment", ["none", "crop-flip", "pad-crop-flip"])
+@pytest.mark.parametrize("augment", ["none", "crop-flip", "pad-crop-flip", "resized-crop-flip"])
 def test_a_sample_depends_on_seed_and_index_alone(images: Path, augment: str) -> None:
     data = load(config(images, augment=augment, preprocess="channel"), CPU)
     whole, labels = next(data.train([torch.arange(12)], 5))
@@ -88,6 +93,69 @@ def test_a_sample_depends_on_seed_and_index_alone(images: Path, augment: str) ->
     assert torch.equal(torch.cat([each for _, each in parts]), labels[order])
     other = next(data.train([torch.arange(12)], 6))[0]
     assert torch.equal(other, whole) == (augment == "none")
+
+
+def part_by_torch(path: Path, box: list[int], size: int) -> torch.Tensor:
+    """A part of an image file, scaled by torch to values from 0 to 1."""
+    pixels = torch.from_numpy(np.array(Image.open(path).convert("RGB"))).permute(2, 0, 1).float()
+    top, left, height, width, mirrored = box
+    part = pixels[None, :, top : top + height, left : left + width]
+    scaled = functional.interpolate(part, (size, size), mode="bilinear", antialias=True)[0] / 255
+    return scaled.flip(2) if mirrored else scaled
+
+
+def test_resized_crops_are_parts_of_the_whole_file(images: Path) -> None:
+    data = load(config(images, augment="resized-crop-flip"), CPU)
+    seen, labels = next(data.train([torch.arange(12)], 5))
+    assert labels.tolist() == [index % 3 for index in range(12)]
+    random_crop = RandomResizedCrop(image_size=16, size=12, device=CPU)
+    numbers = random_crop.numbers(5, 12)
+    for index, picture in enumerate(seen):
+        (path,) = (images / "train" / CLASSES[index % 3]).glob(f"{index // 3:03}.*")
+        with Image.open(path) as file:
+            box = random_crop.boxes(numbers[index : index + 1], file.height, file.width)[0].tolist()
+        expected = part_by_torch(path, box, 12)
+        # Pillow and torch both round to whole numbers of 255.
+        assert (picture - expected).abs().max() < 2 / 255
+    # Test images are scaled as a whole, and cropped in the center.
+    plain = load(config(images), CPU)
+    tests = [next(each.test([torch.arange(12)]))[0] for each in (data, plain)]
+    assert torch.equal(*tests)
+
+
+def test_a_part_of_a_large_jpeg_has_twice_the_pixels_it_needs(tmp_path: Path) -> None:
+    """The file is decoded at a fraction of its size, the same part all the same."""
+    x, y = np.meshgrid(np.linspace(0, 255, 800), np.linspace(0, 255, 600))
+    path = tmp_path / "a.jpg"
+    Image.fromarray(np.stack([x, y, x * 0], 2).astype(np.uint8)).save(path, quality=95)
+    box = [100, 200, 400, 300, 1]
+    seen = decode(path, 24, 3, 10**6, lambda height, width: box).float() / 255
+    assert (seen - part_by_torch(path, box, 24)).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resized_crops_after_a_resume_and_with_other_workers(
+    images: Path, tmp_path: Path, workers: int
+) -> None:
+    settings = run_config(images, augment="resized-crop-flip", workers=0)
+    interrupting = AtStep(1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    train(settings, tmp_path / "whole")
+    first = train(settings, tmp_path / "run", display=interrupting)
+    assert first.state == "interrupted"
+    assert resume(tmp_path / "run", changes={"workers": workers}).state == "finished"
+    ends = [final(tmp_path / name) for name in ("run", "whole")]
+    for end in ends:
+        del end["config.json"]  # it has the number of workers
+    assert equal(*ends)
+
+
+def test_resized_crops_of_files_are_normalized_by_channel(images: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load(config(images, augment="resized-crop-flip", preprocess="mean-image"), CPU)
+    assert str(caught.value) == (
+        "augment: resized-crop-flip of image files requires --preprocess channel or none, got "
+        "mean-image"
+    )
 
 
 def test_nothing_else_random_is_touched(images: Path) -> None:
@@ -261,6 +329,25 @@ def test_file_that_vanishes(tmp_path: Path) -> None:
     (tmp_path / "train" / "ant" / "000.jpg").unlink()
     with refusal("ant/000.jpg", "FileNotFoundError"):
         list(data.train([torch.arange(12)], 0))
+
+
+@pytest.mark.parametrize(
+    "ending", ["data = None", "pass", "batches = data.train(twice, 1); next(batches)"]
+)
+def test_a_script_ends_though_workers_are_left(images: Path, ending: str) -> None:
+    program = (
+        "import torch\n"
+        "from mpelu.lab.config import Config\n"
+        "from mpelu.lab.data import load\n"
+        f"config = Config(data='folder', data_dir={str(images)!r}, image_size=16, crop=12, "
+        "preprocess='none', workers=2)\n"
+        "data, twice = load(config, torch.device('cpu')), torch.arange(12).split(6)\n"
+        f"print(len(list(data.train(twice, 0))))\n{ending}\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("2\n", "")
 
 
 def kill_this_process(*_: object) -> None:

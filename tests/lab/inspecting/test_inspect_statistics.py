@@ -14,7 +14,7 @@ from torch import nn
 import mpelu
 from mpelu.activations.parametric import SReLU
 from mpelu.diagnosis import diagnose
-from mpelu.lab.inspecting import LayerStatistics, activation_statistics, layers
+from mpelu.lab.inspecting import LayerStatistics, activation_statistics, observing
 
 
 def state(model: nn.Module) -> list[bytes]:
@@ -179,7 +179,7 @@ def test_any_split_into_batches_gives_the_same(
     generator = torch.Generator().manual_seed(seed)
     data = torch.randn(sum(sizes), 3, 2, generator=generator, dtype=torch.float64) + offset
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers, "_CHUNK", chunk)
+        patch.setattr(observing, "_CHUNK", chunk)
         split = only(nn.ELU(), data.split(sizes))
     output = nn.functional.elu(data)
     assert split.mean == pytest.approx(output.mean().item(), rel=1e-12, abs=1e-13)

@@ -13,9 +13,11 @@ from torch import nn
 from mpelu import models
 from mpelu.lab.config import Config
 from mpelu.lab.sweep import executors, gather, runner
-from mpelu.lab.sweep.study import TUNING_SEED, Execution, Options, Setting, Study
+from mpelu.lab.sweep.study import TUNING_SEED, Options, Setting, Study
 
-OPTIONS = Options(scale="small")
+
+def options(out: Path) -> Options:
+    return Options(scale="small", out=out)
 
 
 def small_study(*rates: float) -> Study:
@@ -42,7 +44,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(study: Study, out: Path) -> list[str]:
-    return [event.text for event in runner.run([study], OPTIONS, Execution(out=out))]
+    return [event.text for event in runner.run([study], options(out))]
 
 
 def losses(folder: Path) -> dict[str, float]:
@@ -61,7 +63,7 @@ def test_runs_take_the_rate_of_the_lowest_test_loss(tmp_path: Path) -> None:
     folder = tmp_path / "tuned-small"
     tried = losses(folder / gather.TUNING)
     assert tried["two-lr0.05"] < tried["two-lr1e-06"]
-    assert gather.chosen_rates(study, OPTIONS, folder) == {"two": 0.05}
+    assert gather.chosen_rates(study, options(tmp_path)) == {"two": 0.05}
     config = json.loads((folder / gather.RUNS / "two-seed0" / "config.json").read_text())
     assert (config["lr"], config["seed"]) == (0.05, 0)
     tuning = json.loads((folder / gather.TUNING / "two-lr0.05" / "config.json").read_text())
@@ -75,11 +77,11 @@ def test_runs_take_the_rate_of_the_lowest_test_loss(tmp_path: Path) -> None:
 def test_a_rate_that_diverges_is_not_chosen(tmp_path: Path) -> None:
     study = small_study(0.01, 1e9)
     run(study, tmp_path)
-    assert gather.chosen_rates(study, OPTIONS, tmp_path / "tuned-small") == {"two": 0.01}
+    assert gather.chosen_rates(study, options(tmp_path)) == {"two": 0.01}
 
 
 def test_without_tuning_runs_there_is_no_choice(tmp_path: Path) -> None:
-    assert gather.chosen_rates(small_study(0.1, 0.2), OPTIONS, tmp_path) == {}
+    assert gather.chosen_rates(small_study(0.1, 0.2), options(tmp_path)) == {}
 
 
 def test_smoke_tests_choose_nothing() -> None:

@@ -13,7 +13,7 @@ from mpelu.lab import cli, paper
 from mpelu.lab.config import FIELDS, Config, differing
 from mpelu.lab.paper import figure2, table04, table07, table08
 from mpelu.lab.paper.settings import PRESETS, preset
-from mpelu.lab.sweep.study import SCALES, Execution, Options, Setting, differences
+from mpelu.lab.sweep.study import SCALES, Options, Setting, differences
 from mpelu.models import registry
 
 
@@ -107,12 +107,20 @@ def test_readings_differ_where_paper_and_code_do() -> None:
     assert (prelu.init_mode, prelu.linear_std) == ("fan_out", (0.01, 0.01, 0.001))
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_a_setting_of_its_study(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "study", "setting"),
+    [
+        ("nin-cifar10", "table1", "mpelu-1-augmented"),
+        ("resnet-cifar", "table11", "nopre-resnet"),
+        ("resnet-cifar-dagger", "table12", "nopre-164-alpha0.25-dagger-cifar10"),
+        ("plain-imagenet", "table2", "mpelu-1-ours-decay1"),
+    ],
+)
+def test_a_preset_is_a_setting_of_its_study(name: str, study: str, setting: str) -> None:
     chosen = PRESETS[name]
-    assert chosen.source == paper.find(chosen.study).source(Options(scale="full"))
-    assert chosen.help.endswith("published code)" if chosen.source == "code" else "paper)")
-    config = settings(chosen.study, chosen.source)[chosen.setting].config
+    source = paper.find(study).source(Options(scale="full"))
+    assert chosen.help.endswith("published code)" if source == "code" else "paper)")
+    config = settings(study, source)[setting].config
     assert config is not None
     different = differing(chosen.config, config)
     assert set(different) <= {"activation", "alpha"}
@@ -178,10 +186,10 @@ def test_runs_have_names_of_their_own_and_say_what_shrank(name: str, scale: str)
 
 def test_another_reading_has_a_folder_of_its_own() -> None:
     study = paper.find("table1")
-    assert study.folder(Options(scale="full")) == "table1-full"
-    assert study.folder(Options(scale="full", follow="code")) == "table1-full"
-    assert study.folder(Options(scale="full", follow="paper")) == "table1-full-paper"
-    assert paper.find("figure1").folder(Options(follow="code")) == "figure1-small"
+    assert study.folder(Options(scale="full")).name == "table1-full"
+    assert study.folder(Options(scale="full", follow="code")).name == "table1-full"
+    assert study.folder(Options(scale="full", follow="paper")).name == "table1-full-paper"
+    assert paper.find("figure1").folder(Options(follow="code")).name == "figure1-small"
 
 
 def test_differences_name_every_field_that_matters() -> None:
@@ -272,7 +280,7 @@ def test_bad_options(field: str, value: Any) -> None:
 )
 def test_bad_executions(field: str, value: Any, shown: str) -> None:
     with refusal(shown, field=field):
-        Execution(**{field: value})
+        Options(**{field: value})
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:

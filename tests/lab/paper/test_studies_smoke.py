@@ -8,16 +8,16 @@ import csv
 import hashlib
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpelu.lab import cli, paper
+from mpelu.lab import cli, paper, tables
 from mpelu.lab.run.folder import write_config
-from mpelu.lab.sweep import Options, executors, results
-from mpelu.lab.sweep.executors import JobOutcome, perform
+from mpelu.lab.sweep import Options, executors
+from mpelu.lab.sweep.executors import perform
 from mpelu.lab.sweep.study import Job
 from mpelu.lab.training.process import session
 from mpelu.lab.training.trainer import Trainer
@@ -49,7 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _trained_once(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def once(job: Job, *, progress: bool = False) -> JobOutcome:
+    def once(job: Job, *, progress: bool = False) -> Job:
         values = asdict(job.config)
         kind = repr([values[name] for name in values if name not in UNTRAINED])
         kept = trained / hashlib.sha256(kind.encode()).hexdigest()
@@ -61,7 +61,7 @@ def _trained_once(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             Trainer(job.config, Path(job.folder), world)
         shutil.copytree(kept, job.folder)
         write_config(Path(job.folder), job.config)
-        return JobOutcome(name=job.name, state="finished", message="finished")
+        return replace(job, state="finished", message="finished")
 
     monkeypatch.setattr(executors, "perform", once)
 
@@ -95,7 +95,7 @@ def check_it_claims_nothing(name: str, found: dict[str, Any], out: str, markdown
     """A smoke test says that it is one, and compares nothing."""
     assert found["smoke"] == (name not in DRAWN)
     for text in (out, markdown):
-        assert (results.SMOKE in " ".join(text.split())) == found["smoke"]
+        assert (tables.SMOKE in " ".join(text.split())) == found["smoke"]
     assert found["compare"] == []
     assert not any("pair" in note or "variance at" in note for note in found["notes"])
     texts = [cell["text"] for row in found["rows"] for cell in row[len(row) // 2 :]]

@@ -16,7 +16,7 @@ from mpelu.lab import cli
 from mpelu.lab.config import Config
 from mpelu.lab.sweep import executors
 from mpelu.lab.sweep.executors import perform
-from mpelu.lab.sweep.study import Job
+from mpelu.lab.sweep.study import Job, Options
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray isn't installed: pip install '.[ray]'"
@@ -48,7 +48,7 @@ def test_a_lost_worker_is_replaced_and_its_run_continues(tmp_path: Path) -> None
         target=kill_once_it_has_a_checkpoint, args=(tmp_path / "killed", killed), daemon=True
     )
     killer.start()
-    ended = list(executors.ray(jobs, workers=2))
+    ended = list(executors.ray(jobs, Options(executor="ray", jobs=2)))
     assert killed, "the run was over before it could be killed"
     assert {done.name: done.state for done in ended} == {"killed": "finished", "other": "finished"}
     status = json.loads((tmp_path / "killed" / "status.json").read_text())

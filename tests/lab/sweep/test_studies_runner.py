@@ -19,16 +19,16 @@ import numpy as np
 import pytest
 from refusals import refusal
 
-from mpelu.lab import cli, files, paper
+from mpelu.lab import cli, files, paper, tables
 from mpelu.lab.commands import reproduce
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError
 from mpelu.lab.paper import convergence
 from mpelu.lab.run import folder as runs
-from mpelu.lab.sweep import executors, results, runner
-from mpelu.lab.sweep.executors import JobOutcome, failed, perform
+from mpelu.lab.sweep import executors, runner
+from mpelu.lab.sweep.executors import failed, perform
 from mpelu.lab.sweep.gather import gather
-from mpelu.lab.sweep.study import Execution, Job, Options, Setting, Study
+from mpelu.lab.sweep.study import Job, Options, Setting, Study
 
 QUICK = Config(
     model="resnet-8", model_options={"width": 2}, iterations=4, batch_size=16, train_limit=64,
@@ -67,17 +67,15 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reproduce:
         monkeypatch.setattr(paper, "find", lambda name: chosen)
         monkeypatch.setattr(executors, "local", inline)
         parser = argparse.ArgumentParser()
-        reproduce.add(parser.add_subparsers())
+        reproduce.add(parser)
         words = ["table9", "--scale", "full", "--seeds", "2", "--out", str(tmp_path), *flags]
-        arguments = parser.parse_args(["reproduce", *words])
-        code: int = arguments.run(arguments)
-        return code
+        return reproduce.run(parser.parse_args(words))
 
     return command
 
 
-def options() -> Options:
-    return Options(scale="full", seeds=2)
+def options(out: Path) -> Options:
+    return Options(scale="full", seeds=2, out=out)
 
 
 def result(tmp_path: Path) -> dict[str, Any]:
@@ -157,7 +155,7 @@ def test_each_run_folder_is_read_once(
         return real(path)
 
     monkeypatch.setattr(runs, "read", count)
-    list(runner.run([study()], options(), Execution(out=tmp_path)))  # without the page
+    list(runner.run([study()], options(tmp_path)))  # without the page
     assert sorted(read) == ["one-seed0", "one-seed1", "two-seed0", "two-seed1"]
 
 
@@ -178,8 +176,8 @@ def test_the_python_api_returns_results_and_prints_nothing(
 def test_the_python_api_warns_of_failed_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def other(job: Job) -> JobOutcome:
-        return failed(job.name, UserError("no luck")) if "52" in job.name else perform(job)
+    def other(job: Job) -> Job:
+        return failed(job, UserError("no luck")) if "52" in job.name else perform(job)
 
     monkeypatch.setattr(executors, "perform", other)
     (table,) = paper.reproduce("lsuv", scale="smoke", out=tmp_path)
@@ -196,9 +194,9 @@ def test_a_failed_run_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def other(job: Job) -> JobOutcome:
+    def other(job: Job) -> Job:
         if job.name == "one-seed1":
-            return failed(job.name, RuntimeError("out of\nmemory"))
+            return failed(job, RuntimeError("out of\nmemory"))
         return perform(job)
 
     monkeypatch.setattr(executors, "perform", other)
@@ -309,7 +307,7 @@ def test_a_diverged_run_without_details(run: Reproduce, tmp_path: Path) -> None:
 def test_a_recipe_without_runs_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(executors, "perform", lambda job: failed(job.name, UserError("no luck")))
+    monkeypatch.setattr(executors, "perform", lambda job: failed(job, UserError("no luck")))
     with pytest.raises(SystemExit) as caught:
         cli.main(["reproduce", "lsuv", "figure4", "--scale", "smoke", "--out", str(tmp_path)])
     assert caught.value.code == 2
@@ -318,7 +316,7 @@ def test_a_recipe_without_runs_does_not_stop_the_others(
 
 
 def test_no_runs_at_all(run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "perform", lambda job: failed(job.name, UserError("no luck")))
+    monkeypatch.setattr(executors, "perform", lambda job: failed(job, UserError("no luck")))
     with refusal("table9"):
         run(study())
     assert not (tmp_path / "table9-full" / "result.json").exists()
@@ -329,7 +327,7 @@ def test_a_full_disk_keeps_finished_runs(
 ) -> None:
     count = 0
 
-    def other(job: Job) -> JobOutcome:
+    def other(job: Job) -> Job:
         nonlocal count
         count += 1
         if count < 3:
@@ -337,14 +335,14 @@ def test_a_full_disk_keeps_finished_runs(
         try:
             raise UserError("cannot write") from OSError(errno.ENOSPC, "No space left on device")
         except UserError as error:
-            return failed(job.name, error)
+            return failed(job, error)
 
     monkeypatch.setattr(executors, "perform", other)
     with refusal(tmp_path, "no space left", "finished runs are kept"):
         run(study())
     assert count == 3  # the fourth would meet the same
-    kept = gather(study(), options(), tmp_path / "table9-full").ended()
-    assert [each.job.name for each in kept] == ["one-seed0", "two-seed0"]
+    kept = gather(study(), options(tmp_path)).ended()
+    assert [each.name for each in kept] == ["one-seed0", "two-seed0"]
 
 
 def test_a_full_disk_while_writing_the_result(
@@ -353,7 +351,7 @@ def test_a_full_disk_while_writing_the_result(
     def write(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(results, "write", write)
+    monkeypatch.setattr(tables, "write", write)
     with refusal(tmp_path, "No space left on device"):
         run(study())
 
@@ -513,7 +511,7 @@ def test_a_process_that_dies_takes_only_its_run(tmp_path: Path) -> None:
         "name = json.loads(sys.stdin.readline())['name']\n"
         "if name == 'a': os.kill(os.getpid(), 9)\n"
         "if name == 'b': sys.exit(3)\n"
-        "print(json.dumps({'name': name, 'state': 'finished', 'message': 'well'}))\n"
+        "print(json.dumps({'state': 'finished', 'message': 'well'}))\n"
     )
     command = [sys.executable, str(program)]
     ended = executors.local(jobs(tmp_path, "a", "b", "c"), processes=2, program=command)
@@ -578,7 +576,7 @@ def test_a_study_that_is_running_is_not_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["reproduce", "lsuv", "--scale", "smoke", "--out", str(tmp_path)]
-    events = runner.run([paper.find("lsuv")], Options(scale="smoke"), Execution(out=tmp_path))
+    events = runner.run([paper.find("lsuv")], Options(scale="smoke", out=tmp_path))
     next(events)
     with pytest.raises(SystemExit):
         cli.main(arguments)
@@ -645,7 +643,7 @@ def test_interruption_ends_with_its_own_code(
     monkeypatch.setattr(
         executors,
         "perform",
-        lambda job: JobOutcome(name=job.name, state="interrupted", message="interrupted"),
+        lambda job: replace(job, state="interrupted", message="interrupted"),
     )
     assert run(study()) == reproduce.INTERRUPTED
     assert "run the same command again" in capsys.readouterr().out
@@ -659,4 +657,4 @@ def test_an_unwritable_folder_is_one_line(tmp_path: Path) -> None:
         out = tmp_path / "out"
         out.mkdir(mode=0o500)
     with refusal(out, field="out"):
-        list(runner.run([study()], options(), Execution(out=out)))
+        list(runner.run([study()], options(out)))

@@ -20,11 +20,11 @@ import mpelu
 from mpelu import models
 from mpelu.lab import data
 from mpelu.lab.config import Config
+from mpelu.lab.environment import describe_run
 from mpelu.lab.optimization import build_optimizer
 from mpelu.lab.run import checkpoint
 from mpelu.lab.run import folder as runs
 from mpelu.lab.training import network
-from mpelu.lab.training.describe import describe_run
 from mpelu.lab.training.display import Lines
 from mpelu.lab.training.launch import train
 from mpelu.lab.training.process import derive, epoch_batches, session

@@ -9,17 +9,9 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from mpelu.lab.commands.options import add_config, given
-from mpelu.lab.commands.reproduce import (
-    INTERRUPTED,
-    TERMINATED,
-    Terminated,
-    add_execution,
-    execution_of,
-    terminable,
-)
+from mpelu.lab.commands.options import add_config, add_model, given
+from mpelu.lab.commands.reproduce import add_execution, options_of, terminable
 from mpelu.lab.config import INIT
 from mpelu.lab.errors import UserError
 from mpelu.lab.optimization import SCHEDULES
@@ -30,24 +22,20 @@ _FIELDS = (
     "device",
 )  # fmt: skip
 _SCHEDULES = [name for name in SCHEDULES if name != "steps"]  # there are no --milestones
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu compare mine:net --data digits --activations relu,mpelu --budget 5m
   mpelu compare mine:net --data photos --inits own,exact --budget '2000 steps'
   mpelu compare mine:net --data cifar10 --data-dir ~/data --budget 8h"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "compare",
-        description="Train a model with several activations, and say whether they differ.\n\n"
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Train a model with several activations, and say whether they differ.\n\n"
         "Runs with the same seed have the same initial weights and batches. Run the\n"
-        "same command again after an interruption: it resumes where it stopped.",
-        epilog=_EXAMPLES,
+        "same command again after an interruption: it resumes where it stopped."
     )
-    parser.add_argument(
-        "model", metavar="NAME", help="package.module:factory, or a network of `mpelu models`"
-    )
+    add_model(parser)
     parser.add_argument(
         "--data", required=True, metavar="DATA",
         help="digits, cifar10, cifar100, a directory of images or arrays, or "
@@ -87,37 +75,33 @@ def add(subparsers: Any) -> None:
         help="one learning rate for all activations, or auto to search for one for each on "
         "validation images (default: auto, if the budget allows)",
     )  # fmt: skip
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from mpelu.lab import tables
     from mpelu.lab.compare import comparison, rates
     from mpelu.lab.compare.costs import ROUNDS, seconds_for
     from mpelu.lab.compare.verdict import summarize
     from mpelu.lab.config import Config
+    from mpelu.lab.reporting import write_report
     from mpelu.lab.sweep import runner
     from mpelu.lab.sweep.estimate import duration
 
     fields = given(arguments)
-    fields.pop("model", None)  # a positional argument, which isn't the option of a run
     lr = fields.pop("lr", None)
-    if lr not in (None, "auto"):
-        fields["lr"] = lr
-    config = Config(model=arguments.model, **fields)
+    config = Config(**fields) if lr in (None, "auto") else Config(**fields, lr=lr)
     default = Path("out/compare") / arguments.model.replace(":", ".")
-    execution = execution_of(
-        arguments, out=arguments.out or default, jobs=arguments.jobs or os.cpu_count() or 1
+    jobs = arguments.jobs or os.cpu_count() or 1
+    options = options_of(
+        arguments, out=arguments.out or default, jobs=jobs, data_dir=config.data_dir
     )
-    jobs = execution.jobs or 1
-    say = _say if not arguments.quiet else _quiet
+    say = _say if not arguments.quiet else lambda text: None
     chosen = comparison.plan(
         config,
         [each.strip() for each in arguments.activations.split(",") if each.strip()],
         [each.strip() for each in arguments.inits.split(",") if each.strip()],
-        arguments.seeds,
         arguments.budget,
-        jobs,
-        execution.out,
+        options,
         say,
         None if lr is None else lr == "auto",
     )
@@ -131,32 +115,32 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"{first}{runs} runs of {steps} steps, {jobs} at a time: at most about {expected} for all")
     code, done, result = 0, 0, None
 
-    def show(event: runner.StudyEvent, left: str = "") -> None:
+    def show(event: runner.Event, left: str = "") -> None:
         nonlocal code
         (_say if event.is_problem else say)(event.text + left)
         code = max(code, int(event.is_problem))
 
-    try:
-        with terminable():
-            if searched:
-                chosen = replace(chosen, rates=rates.search(chosen, execution, show))
-                for arm in chosen.arms:
-                    say(f"learning rate of {arm.title}: {chosen.rates[arm.name].describe()}")
-            began = time.monotonic()
-            events = runner.run([chosen.study(summarize)], chosen.options(), execution)
-            with contextlib.closing(events):
-                for event in events:
-                    if event.result is not None:
-                        result = event.result
-                        continue
-                    done += bool(event.total)
-                    show(event, _left(began, done, event.total) if event.total else "")
-    except KeyboardInterrupt as error:
-        print("interrupted; run the same command again to continue", flush=True)
-        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    with terminable() as stopped:
+        if searched:
+            chosen = replace(chosen, rates=rates.search(chosen, options, show))
+            for arm in chosen.arms:
+                say(f"learning rate of {arm.title}: {chosen.rates[arm.name].describe()}")
+        began = time.monotonic()
+        events = runner.run([chosen.study(summarize)], chosen.options(options))
+        with contextlib.closing(events):
+            for event in events:
+                result = event.result or result
+                done += bool(event.total)
+                if event.result is None:
+                    spent, missing = time.monotonic() - began, event.total - done
+                    left = f"; about {duration(spent / done * missing)} left" if missing > 0 else ""
+                    show(event, left)
+    if stopped:
+        return stopped[0]
     if result is None:
         raise UserError("compare: expected runs that ended, got none")
-    _show(result, execution.out)
+    tables.show(result)
+    print(write_report(options.out, options.out).page)
     return code
 
 
@@ -169,27 +153,5 @@ def _rate(text: str) -> float | str:
         raise argparse.ArgumentTypeError(f"expected a number or auto, got {text!r}") from None
 
 
-def _show(result: Any, out: Path) -> None:
-    from mpelu.lab.commands.output import console
-    from mpelu.lab.reporting import write_report
-    from mpelu.lab.sweep import results
-
-    results.show(result, console())
-    print(write_report(out, out).page)
-
-
-def _left(began: float, done: int, total: int) -> str:
-    """The time left, from that of the runs so far."""
-    from mpelu.lab.sweep.estimate import duration
-
-    if done == total:
-        return ""
-    return f"; about {duration((time.monotonic() - began) / done * (total - done))} left"
-
-
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _quiet(text: str) -> None:
-    """Says nothing."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
-from mpelu.lab.commands.options import add_config, given
+from mpelu.lab.commands.options import add_config, add_model, given
 from mpelu.lab.errors import UserError
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu doctor mine:net --input 3x224x224 --model-options num_classes=10
   mpelu doctor torchvision.models:resnet18 --input 3x224x224 --out doctor
@@ -20,23 +19,17 @@ The exit code is 1 if something is wrong."""
 _FIELDS = ("data_dir", "activation", "init", "seed")
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "doctor",
-        description="Say in a sentence why a network doesn't train.\n\n"
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Say in a sentence why a network doesn't train.\n\n"
         "It is measured on one batch: where the signal dies or explodes, whether the\n"
-        "gradient arrives, which units are dead, and what each initialization would give.",
-        epilog=_EXAMPLES,
+        "gradient arrives, which units are dead, and what each initialization would give."
     )
+    add_model(parser)
     parser.add_argument(
-        "model", metavar="NAME", help="package.module:factory, or a network of `mpelu models`"
-    )
-    parser.add_argument(
-        "--input",
-        nargs="+",
-        metavar="SHAPE",
+        "--input", nargs="+", metavar="SHAPE",
         help="shape of each input without the batch, such as 3x224x224; the values are random",
-    )
+    )  # fmt: skip
     add_config(parser, ["model_options"])
     parser.add_argument(
         "--samples", type=int, metavar="N", help="size of the batch (default: 16 to 32)"
@@ -47,13 +40,11 @@ def add(subparsers: Any) -> None:
     )
     with_data = parser.add_argument_group("on data, instead of --input")
     add_config(with_data, ("data", *_FIELDS))
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     fields = given(arguments)
-    # A positional argument, which isn't the option of a run.
-    fields.pop("model", None)
+    del fields["model"]  # an argument, which isn't the option of a run
     has_data = "data" in fields
     if has_data == (arguments.input is not None):
         raise UserError(
@@ -64,24 +55,22 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("needs --data", field=with_data[0])
 
     from mpelu.lab import doctor
-    from mpelu.lab.commands.output import console
-    from mpelu.lab.tables import make_table
+    from mpelu.lab.tables import print_table
 
+    def say(text: str) -> None:
+        if sys.stderr.isatty() and not arguments.json:
+            print(f"{text} ...", file=sys.stderr, flush=True)
+
+    name, samples = arguments.model, arguments.samples
     if has_data:
         from mpelu.lab.config import Config
 
-        config = Config(model=arguments.model, **fields)
-        found, inputs = doctor.diagnose_config(config, arguments.samples, _say(arguments))
+        found, inputs = doctor.diagnose_config(Config(model=name, **fields), samples, say)
     else:
         shapes = [doctor.parse_shape(each) for each in arguments.input]
-        found, inputs = doctor.diagnose_model(
-            arguments.model,
-            shapes,
-            arguments.samples,
-            _say(arguments),
-            fields.get("model_options", {}),
-        )
-    title = f"{arguments.model}, {inputs}"
+        options = fields.get("model_options", {})
+        found, inputs = doctor.diagnose_model(name, shapes, samples, say, options)
+    title = f"{name}, {inputs}"
     page = None if arguments.out is None else doctor.write_page(found, title, arguments.out)
     if arguments.json:
         print(doctor.to_json(found), end="")
@@ -89,26 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(found.sentence)
         for finding in found.others:
             print(f"- {finding.text}")
-        screen = console()
         print(f"\n{title}")
-        for header, rows, right in (
-            (doctor.HEADER, [doctor.cells(row) for row in found.rows], range(2, 7)),
-            (doctor.UNITS_HEADER, doctor.unit_cells(found), range(3, 6)),
-            (doctor.TRIAL_HEADER, doctor.trial_cells(found), range(1, 4)),
-        ):
+        for header, rows, right in doctor.tables_of(found):
             if rows:
-                screen.print(make_table(header, rows, screen.width, right=right))
+                print_table(header, rows, right)
                 print()
         if page is not None:
             print(page)
     return 0 if found.is_healthy else 1
-
-
-def _say(arguments: argparse.Namespace) -> Any:
-    """Shows what goes on, in a terminal."""
-
-    def say(text: str) -> None:
-        if sys.stderr.isatty() and not arguments.json:
-            print(f"{text} ...", file=sys.stderr, flush=True)
-
-    return say

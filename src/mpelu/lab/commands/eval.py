@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from mpelu.lab.commands.options import add_data_dir, add_trained, load_trained
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu eval runs/first
   mpelu eval runs/first --weights best --data-dir /mnt/data"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("eval", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     add_trained(parser)
     add_data_dir(parser)
     parser.add_argument(
-        "--split",
-        choices=("test", "validation"),
-        default="test",
+        "--split", choices=("test", "validation"), default="test",
         help="images to use: the test images, or those that were kept out of training to choose "
         "by (default: test)",
-    )
-    parser.set_defaults(run=run)
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:

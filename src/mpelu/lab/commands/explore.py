@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu explore
   mpelu explore --no-open -o mpelu.html"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("explore", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        default=Path("mpelu-explorer.html"),
-        metavar="PATH",
+        "-o", "--out", type=Path, default=Path("mpelu-explorer.html"), metavar="PATH",
         help="page to write if it ends in .html, otherwise directory for it "
         "(default: mpelu-explorer.html)",
-    )
+    )  # fmt: skip
     parser.add_argument("--no-open", action="store_true", help="don't open the page in a browser")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -19,48 +19,42 @@ _UNTRAINED = (
     "model_options", "activation", "alpha", "beta", "init", "init_mode", "data", "image_size",
     "crop", "seed",
 )  # fmt: skip
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu inspect runs/first --weights best
   mpelu inspect --model resnet-20 --activation mpelu --init exact --data digits"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("inspect", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, nargs="?", metavar="RUN", help="run folder")
     add_weights(parser)
     parser.add_argument(
         "--images", type=int, default=256, metavar="N", help="number of test images (default: 256)"
     )
     parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
+        "--out", type=Path, metavar="DIR",
         help="directory for the results as JSON and PNG (default: the run folder; none with "
         "--model)",
-    )
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print only errors")
     add_data_dir(parser)
     add_trust(parser)
     untrained = parser.add_argument_group("a network before training, instead of RUN")
     untrained.add_argument(
-        "--model",
-        metavar="NAME",
-        default=argparse.SUPPRESS,
+        "--model", metavar="NAME", default=argparse.SUPPRESS,
         help="the network; `mpelu models` lists them",
-    )
+    )  # fmt: skip
     add_config(untrained, _UNTRAINED)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     fields = given(arguments)
     _check(arguments, fields)
 
-    from mpelu.lab.commands.output import console
     from mpelu.lab.config import Config
     from mpelu.lab.inspecting import inspect_config, inspect_run
     from mpelu.lab.inspecting.tables import inspection_tables
+    from mpelu.lab.tables import console
 
     if arguments.folder is None:
         found = inspect_config(Config(**fields), arguments.images, arguments.out)

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from mpelu.lab.commands.output import console
+from mpelu.lab.commands import models
+from mpelu.lab.tables import console, print_table
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu list
   mpelu list activations
   mpelu reproduce table9 --dry-run"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("list", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what",
-        nargs="?",
-        choices=tuple(_LISTS),
-        default="studies",
+        "what", nargs="?", choices=tuple(_LISTS), default="studies",
         help="what to list: studies of the paper, models (networks and their sizes), presets of "
         "`mpelu train`, or activations (default: studies)",
-    )
-    parser.set_defaults(run=run)
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -42,20 +37,14 @@ def _studies(_: argparse.Namespace) -> None:
         options = [Options(scale=scale) for scale in SCALES]
         counts = [len([*study.tuning_runs(each), *study.runs(each)]) for each in options]
         rows.append((name, *(str(count or "-") for count in counts), study.needs, study.title))
-    _print(("study", *SCALES, "data", "about"), rows, right=(1, 2, 3))
+    print_table(("study", *SCALES, "data", "about"), rows, right=(1, 2, 3))
     console().print(f"\n{', '.join(SCALES)}: runs at this scale; data: needed at full scale")
-
-
-def _models(arguments: argparse.Namespace) -> None:
-    from mpelu.lab.commands import models
-
-    models.run(arguments)
 
 
 def _presets(_: argparse.Namespace) -> None:
     from mpelu.lab.paper.settings import PRESETS
 
-    _print(("preset", "about"), [(name, preset.help) for name, preset in PRESETS.items()])
+    print_table(("preset", "about"), [(name, preset.help) for name, preset in PRESETS.items()])
 
 
 def _activations(_: argparse.Namespace) -> None:
@@ -70,19 +59,12 @@ def _activations(_: argparse.Namespace) -> None:
         )
         for name, record in TABLE.items()
     ]
-    _print(("activation", "label", "learnable", "class"), rows)
-
-
-def _print(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    from mpelu.lab.tables import make_table
-
-    terminal = console()
-    terminal.print(make_table(header, rows, terminal.width, right=right))
+    print_table(("activation", "label", "learnable", "class"), rows)
 
 
 _LISTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "studies": _studies,
-    "models": _models,
+    "models": models.run,
     "presets": _presets,
     "activations": _activations,
 }

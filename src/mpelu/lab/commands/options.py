@@ -42,6 +42,13 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument of a command that takes any model."""
+    parser.add_argument(
+        "model", metavar="NAME", help="package.module:factory, or a network of `mpelu models`"
+    )
+
+
 def add_trained(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of every command that uses a trained network."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="run folder")
@@ -59,22 +66,18 @@ def add_trust(parser: argparse._ActionsContainer) -> None:
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
     """Adds the option for data that isn't where the run found it."""
     parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        default=argparse.SUPPRESS,
+        "--data-dir", metavar="DIR", default=argparse.SUPPRESS,
         help="directory the data is in (default: that of the run)",
-    )
+    )  # fmt: skip
 
 
 def add_weights(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
     """Adds the option that chooses among the weights of a run."""
     parser.add_argument(
-        "--weights",
-        choices=WEIGHT_CHOICES,
-        default=default,
+        "--weights", choices=WEIGHT_CHOICES, default=default,
         help="the final weights, those with the lowest validation error (test error, if the run "
         "has no validation images), or those of the last checkpoint (default: final)",
-    )
+    )  # fmt: skip
 
 
 def load_trained(arguments: argparse.Namespace) -> TrainedNetwork:

@@ -5,26 +5,23 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mpelu.lab.commands.options import add_config, add_trained, load_trained
 from mpelu.lab.errors import UserError
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu predict runs/first cat.png
   mpelu predict runs/first photos/*.jpg --top 1"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("predict", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     add_trained(parser)
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="an image file")
     parser.add_argument(
         "--top", type=int, default=5, metavar="N", help="classes to show per image (default: 5)"
     )
     add_config(parser, ["max_pixels"])
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -5,48 +5,34 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from mpelu.lab.errors import plural
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu report runs
   mpelu report runs out/reproduce -o report.html
   mpelu report runs --serve"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("report", epilog=_EXAMPLES)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        metavar="DIR",
+        "folders", nargs="+", type=Path, metavar="DIR",
         help="run folder, or directory with run folders or results of studies in it",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        default=Path("report"),
-        metavar="PATH",
+        "-o", "--out", type=Path, default=Path("report"), metavar="PATH",
         help="page to write if it ends in .html, otherwise directory for index.html "
         "(default: report)",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--serve",
-        action="store_true",
+        "--serve", action="store_true",
         help="write nothing; show the page on 127.0.0.1 and update it while runs go on",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--port",
-        type=int,
-        default=8017,
-        metavar="N",
+        "--port", type=int, default=8017, metavar="N",
         help="port of --serve; 0 for any free port (default: 8017)",
-    )
-    parser.set_defaults(run=run)
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ from mpelu.lab.errors import UserError
 from mpelu.lab.paper.settings import PRESETS, preset
 from mpelu.lab.references import check_trusted, is_reference
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu train --model resnet-20 --activation mpelu --epochs 5 --out runs/first
   mpelu train --resume runs/first --epochs 10
@@ -28,13 +28,10 @@ presets (all training images, the last epoch's test error, as in the paper):
 """
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "train",
-        description="Train a network, resume a run that was stopped, or extend a finished one.",
-        epilog=_EXAMPLES + "\n".join(map(_preset_line, PRESETS)),
-        usage="mpelu train [options]\n       mpelu train --resume RUN [options]",
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Train a network, resume a run that was stopped, or extend a finished one."
+    parser.usage = "mpelu train [options]\n       mpelu train --resume RUN [options]"
+    parser.epilog = EXAMPLES + "\n".join(map(_preset_line, PRESETS))
     parser.add_argument(
         "--preset", metavar="NAME", help="start from settings of the paper, listed below"
     )
@@ -42,34 +39,26 @@ def add(subparsers: Any) -> None:
         "--config", type=Path, metavar="FILE", help="start from the config.json of a run"
     )
     parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="RUN",
+        "--out", type=Path, metavar="RUN",
         help="run folder to create (default: runs/NAME, where NAME is made from the settings)",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--resume",
-        type=Path,
-        metavar="RUN",
+        "--resume", type=Path, metavar="RUN",
         help="resume the run in this folder; with a higher --epochs or --iterations, extend it",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--mirror", metavar="URL", help="where to download CIFAR from (default: the official site)"
     )
     add_trust(parser)
     parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events")
     parser.add_argument(
-        "--logger",
-        nargs="+",
-        default=[],
-        metavar="NAME",
+        "--logger", nargs="+", default=[], metavar="NAME",
         help="hand metrics to loggers of your own, package.module:factory, for example to W&B",
-    )
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print only errors")
     for group in GROUPS:
         names = [name for name, info in FIELDS.items() if info.group == group]
         add_config(parser.add_argument_group(group), names)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from mpelu.lab.errors import UserError, plural
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   mpelu verify runs/first
   mpelu verify runs out/reproduce"""
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "verify",
-        description="Read every file of run folders and compare it with its checksum.\n\n"
-        "The exit code is 1 if a file is damaged, and 0 otherwise.",
-        epilog=_EXAMPLES,
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Read every file of run folders and compare it with its checksum.\n\n"
+        "The exit code is 1 if a file is damaged, and 0 otherwise."
     )
     parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
+        "folders", nargs="+", type=Path, metavar="RUN",
         help="run folder, or directory with run folders in it",
-    )
-    parser.set_defaults(run=run)
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

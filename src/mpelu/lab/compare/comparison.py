@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpelu import activations
 from mpelu.lab import files
@@ -33,7 +33,7 @@ from mpelu.lab.sweep.study import Options, Setting, Study
 if TYPE_CHECKING:
     from mpelu.lab.compare.rates import Rate
     from mpelu.lab.sweep.gather import Gathered
-    from mpelu.lab.sweep.results import Result
+    from mpelu.lab.tables import Result
 
 PLAN = "comparison.json"
 FORMAT = 1
@@ -43,6 +43,11 @@ _FEWEST_TO_SEARCH = int(FEWEST_STEPS / SHARE)
 """Steps per run from which a search for learning rates makes sense."""
 _LOOKED_AT = 200
 """Photographs whose sizes are looked at."""
+_SET_HERE = {
+    "epochs", "iterations", "test_every", "log_every", "data_dir", "activation", "convert",
+    "init", "seed", "device", "threads", "checkpoint_every", "image_size",
+}  # fmt: skip
+"""Fields that a resumed comparison takes from its plan, or that may change."""
 
 Say = Callable[[str], None]
 
@@ -59,8 +64,8 @@ class Arm:
 
     @property
     def name(self) -> str:
-        parts = (self.activation, *([] if self.init == "own" else [self.init]))
-        return "-".join(parts).replace(":", ".")
+        name = self.activation if self.init == "own" else f"{self.activation}-{self.init}"
+        return name.replace(":", ".")
 
     def config(self, base: Config) -> Config:
         """The config of the arm's runs."""
@@ -111,20 +116,11 @@ class ModelComparison:
         return self.rates[arm.name].value if arm.name in self.rates else self.config.lr
 
     def study(self, summarize: Callable[[ModelComparison, Gathered], Result]) -> Study:
-        """The study that trains every arm with every seed.
-
-        Args:
-            summarize: makes the result.
-        """
-        settings = [
-            Setting(
-                name=arm.name,
-                labels=(arm.label, arm.init),
-                paper="",
-                config=replace(arm.config(self.config), lr=self.lr(arm)),
-            )
-            for arm in self.arms
-        ]
+        """The study that trains every arm with every seed."""
+        settings = []
+        for arm in self.arms:
+            config = replace(arm.config(self.config), lr=self.lr(arm))
+            settings.append(Setting(name=arm.name, labels=(arm.label, arm.init), config=config))
         return Study(
             name="compare",
             title=f"{self.config.model} on {self.config.data}, by activation",
@@ -134,34 +130,17 @@ class ModelComparison:
             summarize=lambda gathered: summarize(self, gathered),
         )
 
-    def options(self) -> Options:
-        """What is run of the study."""
-        return Options(scale="full", seeds=self.seeds, data_dir=self.config.data_dir)
-
-    def to_values(self) -> dict[str, Any]:
-        """For the file that a resumed comparison reads."""
-        return {
-            "format": FORMAT,
-            "config": asdict(self.config),
-            "arms": [asdict(arm) for arm in self.arms],
-            "seeds": self.seeds,
-            "budget": self.budget,
-            "costs": {name: asdict(cost) for name, cost in self.costs.items()},
-            "notes": list(self.notes),
-            "asked": self.asked,
-            "search_steps": self.search_steps,
-            "has_validation": self.has_validation,
-        }
+    def options(self, options: Options) -> Options:
+        """The options for its studies, where and how to run them taken from these."""
+        return replace(options, scale="full", seeds=self.seeds, data_dir=self.config.data_dir)
 
 
 def plan(
     config: Config,
     names: Sequence[str],
     inits: Sequence[str],
-    seeds: int,
     budget: str,
-    jobs: int,
-    out: Path,
+    options: Options,
     say: Say,
     search: bool | None = None,
 ) -> ModelComparison:
@@ -175,11 +154,9 @@ def plan(
         names: of activations; "own" is the model as it comes, and is added as the first unless
             one of the names is its activation.
         inits: initializations, each for every activation.
-        seeds: runs per arm.
         budget: time for everything, such as "30m", of which measuring takes its part, or steps
             per run, such as "500 steps".
-        jobs: runs at a time.
-        out: directory of the comparison.
+        options: seeds, directory, and runs at a time.
         say: receives a line for each step that may take long.
         search: whether each arm's learning rate is searched for, or all are trained with that of
             the config; None to search if the budget has room for it.
@@ -187,8 +164,7 @@ def plan(
     Raises:
         UserError: if something doesn't fit, or the directory holds another comparison.
     """
-    if seeds < 1:
-        raise UserError(f"expected a number >= 1, got {seeds}", field="seeds")
+    jobs, out, seeds = options.at_a_time, options.out, options.seeds or 1
     limit = parse_budget(budget)
     if search and isinstance(limit, int) and limit < _FEWEST_TO_SEARCH:
         raise UserError(
@@ -198,9 +174,8 @@ def plan(
         )
     _check_names(names, inits)
     asked = {"activations": list(names), "inits": list(inits)}
-    found = _read(out)
-    if found is not None:
-        return _resumed(found, config, asked, seeds, budget, out, search)
+    if (out / PLAN).exists():
+        return _resumed(config, asked, budget, options, search)
     from mpelu.lab.data.dataset import has_validation
 
     begun = time.monotonic()
@@ -213,7 +188,15 @@ def plan(
             field="activations",
         )
     chosen = names if not found_in.has_own or found_in.names_own(names) else [OWN, *names]
-    arms = _arms(chosen, inits, found_in.is_passed)
+    arms = tuple(
+        Arm(activation=name, init=init, is_passed=found_in.is_passed)
+        for init in dict.fromkeys(inits)
+        for name in dict.fromkeys(chosen)
+    )
+    if len(arms) < 2:
+        raise UserError(
+            f"expected at least two arms to compare, got {arms[0].title}", field="activations"
+        )
     costs = measure(config, arms, jobs, say)
     runs = len(arms) * seeds
     spent = time.monotonic() - begun
@@ -254,7 +237,7 @@ def plan(
     )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        files.write_json(out / PLAN, made.to_values())
+        files.write_json(out / PLAN, {"format": FORMAT, **asdict(made)})
     except OSError as error:
         raise UserError(
             f"{out}: can't be written: {error.strerror or error}", field="out"
@@ -348,47 +331,27 @@ def _check_names(names: Sequence[str], inits: Sequence[str]) -> None:
         raise UserError("expected a name, got none", field="activations" if inits else "inits")
 
 
-def _arms(names: Sequence[str], inits: Sequence[str], is_passed: bool) -> tuple[Arm, ...]:
-    arms = tuple(
-        Arm(activation=name, init=init, is_passed=is_passed)
-        for init in dict.fromkeys(inits)
-        for name in dict.fromkeys(names)
-    )
-    if len(arms) < 2:
-        raise UserError(
-            f"expected at least two arms to compare, got {arms[0].title}", field="activations"
-        )
-    return arms
-
-
-def _read(out: Path) -> dict[str, Any] | None:
-    if not (out / PLAN).exists():
-        return None
+def _resumed(
+    config: Config,
+    asked: dict[str, list[str]],
+    budget: str,
+    options: Options,
+    search: bool | None,
+) -> ModelComparison:
+    out = options.out
     try:
         found = files.read_json(out / PLAN)
         if found.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}, got {found.get('format')!r}")
     except ValueError as error:
         raise UserError(f"{out / PLAN}: {one_line(error)}", field="out") from error
-    return found
-
-
-def _resumed(
-    found: dict[str, Any],
-    config: Config,
-    asked: dict[str, list[str]],
-    seeds: int,
-    budget: str,
-    out: Path,
-    search: bool | None,
-) -> ModelComparison:
     try:
         # A plan has no schema; one of schema 3 is read as before, and a newer one stays as it is.
         before = Config.from_values(migrate_config({**found["config"], "schema": 3}))
         kept = ModelComparison(
             config=replace(before, data_dir=config.data_dir, device=config.device),
             arms=tuple(Arm(**each) for each in found["arms"]),
-            seeds=max(seeds, int(found["seeds"])),
+            seeds=max(options.seeds or 1, int(found["seeds"])),
             budget=str(found["budget"]),
             costs={name: ArmCost(**each) for name, each in found["costs"].items()},
             notes=tuple(found["notes"]),
@@ -413,19 +376,13 @@ def _resumed(
         now["lr"] = "auto"
     for name, value in now.items():
         if then.get(name) != value:
+            other, this = (
+                ",".join(each) if isinstance(each, list) else each
+                for each in (then.get(name), value)
+            )
             raise UserError(
-                f"{out} holds a comparison with {flag(name)} {_shown(then.get(name))}, not "
-                f"{_shown(value)}; choose another directory",
+                f"{out} holds a comparison with {flag(name)} {other}, not {this}; choose another "
+                "directory",
                 field="out",
             )
     return kept
-
-
-def _shown(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-_SET_HERE = {
-    "epochs", "iterations", "test_every", "log_every", "data_dir", "activation", "convert",
-    "init", "seed", "device", "threads", "checkpoint_every", "image_size",
-}  # fmt: skip

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpelu.lab.config import Config
 
@@ -48,7 +48,7 @@ class ArmCost:
     test: float
     """Seconds per test."""
     memory: float
-    """MiB that a step keeps for its backward pass."""
+    """MiB that a step keeps for its backward pass, each storage once."""
     parameters: int
     start: float = 0.0
     """Seconds for data and network, before the first step."""
@@ -94,8 +94,7 @@ def steps_within(
         jobs: runs at a time.
         searched: arms whose learning rate is searched for first.
     """
-    fixed, step = _slowest(costs)
-    turns, searches = math.ceil(runs / jobs), _turns_of_search(searched, jobs)
+    fixed, step, turns, searches = _slowest(costs, runs, jobs, searched)
     return int((seconds - (turns + searches) * fixed) / ((turns + searches * SHARE) * step))
 
 
@@ -106,22 +105,20 @@ def seconds_for(
 
     The arguments are those of `steps_within`.
     """
-    fixed, step = _slowest(costs)
-    turns, searches = math.ceil(runs / jobs), _turns_of_search(searched, jobs)
-    in_search = steps_of_search(steps)
-    return turns * (fixed + steps * step) + searches * (fixed + in_search * step)
+    fixed, step, turns, searches = _slowest(costs, runs, jobs, searched)
+    return turns * (fixed + steps * step) + searches * (fixed + steps_of_search(steps) * step)
 
 
-def _turns_of_search(arms: int, jobs: int) -> int:
-    """How many times so many runs start side by side, until all rates are found."""
-    return sum(math.ceil(arms * runs / jobs) for runs in ROUNDS)
-
-
-def _slowest(costs: dict[str, ArmCost]) -> tuple[float, float]:
-    """Seconds of the slowest run besides its training steps, and of a step."""
+def _slowest(
+    costs: dict[str, ArmCost], runs: int, jobs: int, searched: int
+) -> tuple[float, float, int, int]:
+    """Seconds of the slowest run besides its training steps, and of a step; and how many times runs
+    start side by side until all have ended, and before that until all rates are found."""
     start = _START + max(cost.start for cost in costs.values())
     fixed = start + _TESTS * max(cost.test for cost in costs.values())
-    return fixed, _SAFETY * max(cost.step + cost.reading for cost in costs.values())
+    step = _SAFETY * max(cost.step + cost.reading for cost in costs.values())
+    searches = sum(math.ceil(searched * each / jobs) for each in ROUNDS)
+    return fixed, step, math.ceil(runs / jobs), searches
 
 
 def _cost(trainer: Trainer, start_up: float, jobs: int) -> ArmCost:
@@ -134,18 +131,26 @@ def _cost(trainer: Trainer, start_up: float, jobs: int) -> ArmCost:
     config = trainer.config
     epoch = epoch_batches(trainer.dataset.train_count, config.batch_size, config.seed, 1)[:_STEPS]
     reading, first = _read(trainer, epoch, derive(config.seed, 1, "augment"))
-    saved, batch = _Saved(), epoch[0]
+    saved: dict[int, int] = {}
     trainer.model.train()
+
+    def save(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
     def step() -> None:
         set_lr(trainer.optimizer, trainer.schedule.lr(1))
         trainer.optimizer.zero_grad(set_to_none=True)
-        sums = trainer.gradient_step.gradients(1, batch, iter(first))
+        sums = trainer.gradient_step.gradients(1, epoch[0], iter(first))
         sums.values.tolist()  # waits for a GPU
         trainer.optimizer.step()
 
-    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         step()
+    parameters = list(trainer.model.parameters())
+    for each in parameters:
+        saved.pop(each.untyped_storage().data_ptr(), None)
     best = fastest(step, _STEPS, _ENOUGH)
     start = time.perf_counter()
     evaluate(trainer.result, trainer.dataset, config, trainer.world)
@@ -155,8 +160,8 @@ def _cost(trainer: Trainer, start_up: float, jobs: int) -> ArmCost:
         test=time.perf_counter()
         - start
         + (jobs - 1) * reading * trainer.dataset.test_count / config.batch_size,
-        memory=saved.bytes(trainer.model.parameters()) / 2**20,
-        parameters=sum(each.numel() for each in trainer.model.parameters()),
+        memory=sum(saved.values()) / 2**20,
+        parameters=sum(each.numel() for each in parameters),
         start=start_up,
         reading=jobs * reading,
     )
@@ -178,19 +183,3 @@ def _read(trainer: Trainer, batches: Sequence[Tensor], seed: int) -> tuple[float
         if time.perf_counter() - begun > _ENOUGH:
             break
     return (time.perf_counter() - begun) / count, first
-
-
-class _Saved:
-    """Memory that autograd keeps for a backward pass, each storage once."""
-
-    def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}
-
-    def pack(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        self.sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    def bytes(self, parameters: Any) -> int:
-        own = {each.untyped_storage().data_ptr() for each in parameters}
-        return sum(size for key, size in self.sizes.items() if key not in own)

@@ -64,8 +64,12 @@ def read_model(config: Config) -> ReadModel:
         try:
             rows = swap_activations(model, torch.zeros(2, channels, size, size), "relu").rows
         except ValueError as error:
-            reason = one_line(error) if known else _nothing_to_swap(config.model)
-            raise UserError(reason, field="model") from error
+            none = (
+                f"compare swaps activations of the table, such as torch.nn.ReLU(), and "
+                f"{config.model} has none; add one, or take it as an argument: "
+                "def net(num_classes, activation)"
+            )
+            raise UserError(one_line(error) if known else none, field="model") from error
     return ReadModel(
         is_passed=False,
         kinds=frozenset(_plain(row.was) for row in rows if row.is_swapped),
@@ -86,13 +90,6 @@ def _takes_activation(config: Config) -> bool:
     except (TypeError, ValueError):  # a callable without a signature
         return False
     return "activation" in parameters
-
-
-def _nothing_to_swap(name: str) -> str:
-    return (
-        f"compare swaps activations of the table, such as torch.nn.ReLU(), and {name} has none; "
-        "add one, or take it as an argument: def net(num_classes, activation)"
-    )
 
 
 def _plain(text: str) -> str:

@@ -13,9 +13,9 @@ from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, listed
 from mpelu.lab.sweep import runner
 from mpelu.lab.sweep.gather import Gathered, is_number
-from mpelu.lab.sweep.results import Cell, Result
-from mpelu.lab.sweep.runner import StudyEvent
-from mpelu.lab.sweep.study import TUNING_SEED, Execution, Options, Setting, Study
+from mpelu.lab.sweep.runner import Event
+from mpelu.lab.sweep.study import TUNING_SEED, Job, Options, Setting, Study
+from mpelu.lab.tables import Cell, Result
 
 VALIDATION = 0.1
 """Share of the training images to search on, where the config names none."""
@@ -84,7 +84,7 @@ def best_place(scores: Mapping[int, Score]) -> int:
 
 
 def search(
-    comparison: ModelComparison, execution: Execution, show: Callable[[StudyEvent], None]
+    comparison: ModelComparison, options: Options, show: Callable[[Event], None]
 ) -> dict[str, Rate]:
     """The learning rate of each arm, by its name.
 
@@ -93,7 +93,7 @@ def search(
 
     Args:
         comparison: what is compared.
-        execution: where and how.
+        options: where and how.
         show: receives what happens, as it happens.
 
     Raises:
@@ -101,10 +101,15 @@ def search(
     """
     start = comparison.config.lr
     scores: dict[Arm, dict[int, Score]] = {arm: {} for arm in comparison.arms}
-    while any(places := {arm: next_places(found) for arm, found in scores.items()}.values()):
-        planned = dict(zip(comparison.arms, places, strict=True))
-        asked = {arm: [*scores[arm], *planned[arm]] for arm in comparison.arms}
-        _run(comparison, execution, asked, scores, show)
+    once = replace(comparison.options(options), seeds=1)
+    while any(planned := [next_places(found) for found in scores.values()]):
+        places = zip(scores.items(), planned, strict=True)
+        pairs = [(arm, place) for (arm, found), new in places for place in (*found, *new)]
+        study = _study(comparison, pairs, scores)
+        with contextlib.closing(runner.run([study], once)) as events:
+            for event in events:
+                if event.result is None:
+                    show(event)
     return {
         arm.name: Rate(
             value=start * 2.0 ** best_place(found),
@@ -115,40 +120,37 @@ def search(
     }
 
 
-def _run(
+def _study(
     comparison: ModelComparison,
-    execution: Execution,
-    asked: Mapping[Arm, Sequence[int]],
+    pairs: Sequence[tuple[Arm, int]],
     scores: dict[Arm, dict[int, Score]],
-    show: Callable[[StudyEvent], None],
-) -> None:
-    """Trains with the rates that are asked for and enters their scores."""
-    pairs = [(arm, place) for arm, places in asked.items() for place in places]
-    start = comparison.config.lr
+) -> Study:
+    """Trains each arm with the rate at each place, and enters their scores."""
     config = search_config(comparison)
-    settings = [
-        Setting(
-            name=f"{arm.name}-lr{start * 2.0**place:g}",
-            labels=(arm.title, f"{start * 2.0**place:g}"),
-            paper="",
-            config=replace(arm.config(config), lr=start * 2.0**place),
+    settings = []
+    for arm, place in pairs:
+        rate = comparison.config.lr * 2.0**place
+        settings.append(
+            Setting(
+                name=f"{arm.name}-lr{rate:g}",
+                labels=(arm.title, f"{rate:g}"),
+                config=replace(arm.config(config), lr=rate),
+            )
         )
-        for arm, place in pairs
-    ]
 
     def summarize(gathered: Gathered) -> Result:
         for (arm, place), row in zip(pairs, gathered.rows, strict=True):
             if not row.ended:  # it failed; other folders may be those of later rounds
-                name = f"{row.setting.name}-seed{TUNING_SEED}: "
+                name = f"{row.name}-seed{TUNING_SEED}: "
                 reasons = [each for each in gathered.left_out if name in each]
                 raise UserError(
                     f"the learning rate of {arm.title} can't be found: {listed(reasons)}",
                     field="lr",
                 )
-            scores[arm][place] = _score(row.ended[0].run.tests, row.ended[0].diverged)
-        return _table(comparison, gathered, pairs, scores)
+            scores[arm][place] = _score(row.ended[0])
+        return _table(comparison, gathered, scores)
 
-    study = Study(
+    return Study(
         name="rates",
         title=f"Learning rates of {config.model} on {config.data}",
         needs=config.data,
@@ -157,11 +159,6 @@ def _run(
         first_seed=TUNING_SEED,
         summarize=summarize,
     )
-    options = Options(scale="full", seeds=1, data_dir=config.data_dir)
-    with contextlib.closing(runner.run([study], options, execution)) as events:
-        for event in events:
-            if event.result is None:
-                show(event)
 
 
 def search_config(comparison: ModelComparison) -> Config:
@@ -181,46 +178,32 @@ def search_config(comparison: ModelComparison) -> Config:
     )
 
 
-def _score(tests: Sequence[Mapping[str, object]], diverged: bool) -> Score:
-    if diverged:
-        return DIVERGED
-    error, loss = (tests[-1].get(f"validation_{name}") for name in ("error", "loss"))
-    if not (is_number(error) and is_number(loss)):
-        return DIVERGED
-    assert isinstance(error, (int, float))
-    assert isinstance(loss, (int, float))
-    return error, loss
+def _score(ended: Job) -> Score:
+    last = {} if ended.diverged else ended.run.tests[-1]
+    error, loss = (last.get(f"validation_{name}", math.inf) for name in ("error", "loss"))
+    return (error, loss) if is_number(error) and is_number(loss) else DIVERGED
 
 
 def _table(
-    comparison: ModelComparison,
-    gathered: Gathered,
-    pairs: Sequence[tuple[Arm, int]],
-    scores: Mapping[Arm, Mapping[int, Score]],
+    comparison: ModelComparison, gathered: Gathered, scores: Mapping[Arm, Mapping[int, Score]]
 ) -> Result:
     rows = []
-    for arm in comparison.arms:
-        best = best_place(scores[arm])
-        for place in sorted(scores[arm]):
-            rate, (error, loss) = comparison.config.lr * 2.0**place, scores[arm][place]
+    for arm, found in scores.items():
+        for place, (error, loss) in sorted(found.items()):
+            rate = comparison.config.lr * 2.0**place
             ended = error < math.inf
             rows.append((
                 Cell(arm.title),
                 Cell(f"{rate:g}", rate),
-                Cell(f"{error:.2f}" if ended else "diverged", error if ended else None),
-                Cell(f"{loss:.4g}" if ended else "", loss if ended else None),
-                Cell("best" if place == best else ""),
+                Cell(f"{error:.2f}", error) if ended else Cell("diverged"),
+                Cell(f"{loss:.4g}", loss) if ended else Cell(""),
+                Cell("best" if place == best_place(found) else ""),
             ))  # fmt: skip
-    return Result(
-        study="rates",
-        title=gathered.study.title,
-        scale="full",
-        data=comparison.config.data,
+    return gathered.result(
         header=("activation", "learning rate", "validation error %", "validation loss", ""),
         rows=tuple(rows),
         notes=(
             f"every run: {comparison.search_steps} steps with a seed that no run of the comparison "
             "has; the lowest validation error counts, then the lowest loss",
         ),
-        runs=tuple(f"{each.run.path.relative_to(gathered.folder)}" for each in gathered.ended()),
     )

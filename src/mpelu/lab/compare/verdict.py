@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mpelu.lab.compare.comparison import Arm, ModelComparison
 from mpelu.lab.errors import listed, plural
-from mpelu.lab.sweep.gather import Gathered, SettingRuns, is_number
-from mpelu.lab.sweep.results import Cell, Plot, Result, Series
+from mpelu.lab.plots import Plot, Series
+from mpelu.lab.sweep.gather import Gathered, is_number
 from mpelu.lab.sweep.statistics import POWER, Pairing, mean_std
+from mpelu.lab.sweep.study import Setting
 from mpelu.lab.sweep.table import last_error, pair
+from mpelu.lab.tables import Cell, Result
 
 _DIVERGED = (
     "a run that diverged has no test error and loses its pair; where there is one, the pairs that "
@@ -19,20 +22,16 @@ _DIVERGED = (
 
 
 def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
-    """The result of a comparison.
-
-    Raises:
-        NoRuns: if no run has ended.
-    """
-    gathered.require_ended()
+    """The result of a comparison, of which at least one run has ended."""
     rows = dict(zip(comparison.arms, gathered.rows, strict=True))
     base, *others = comparison.arms
-    differences = {arm: difference(rows[arm], rows[base], len(others)) for arm in others}
+    differences = {arm: pair(rows[arm], rows[base], many=len(others)) for arm in others}
     verdicts = [verdict(arm, base, differences[arm]) for arm in others]
     together = f"; they hold for all {len(others)} differences together" if len(others) > 1 else ""
-    steps = comparison.config.iterations
+    config, has_inits = comparison.config, len({arm.init for arm in comparison.arms}) > 1
     tests = [test for each in gathered.ended() for test in each.run.tests]
     measured = "Validation" if any("validation_error" in test for test in tests) else "Test"
+    small = measured.lower()
     notes = [
         *verdicts,
         "differences: of test errors, in percentage points; the mean over seeds, each against "
@@ -41,73 +40,53 @@ def summarize(comparison: ModelComparison, gathered: Gathered) -> Result:
         *_notes_of_rates(comparison),
         *([_DIVERGED] if any(each.diverged for each in gathered.ended()) else []),
         f"could show: the difference that so many seeds show with probability {POWER:.0%}",
-        f"every run: {plural(steps or 0, 'step')} of {comparison.config.batch_size} images, "
-        f"{_optimizer(comparison)}; budget {comparison.budget}",
+        f"every run: {plural(config.iterations or 0, 'step')} of {config.batch_size} images, "
+        f"{config.optimizer}, {config.schedule} schedule; budget {comparison.budget}",
         "time and memory: of one training step, measured alone before the runs; memory is what "
         "the step keeps for its backward pass",
         *comparison.notes,
         *(f"left out: {each}" for each in gathered.left_out),
     ]
-    return Result(
-        study="compare",
-        title=gathered.study.title,
-        scale="full",
-        seeds=comparison.seeds,
-        data=comparison.config.data,
+    return gathered.result(
         header=(
-            "activation", *(["init"] if _has_inits(comparison) else []), "test error %",
+            "activation", *(["init"] if has_inits else []), "test error %",
             "difference [95 % interval]", "could show", "ms per step", "MiB", "learning rate",
         ),
         rows=tuple(
-            _row(comparison, arm, rows[arm], differences.get(arm)) for arm in comparison.arms
+            _row(comparison, arm, rows[arm], differences.get(arm), has_inits)
+            for arm in comparison.arms
         ),
         headline=f"{_headline(rows, differences, verdicts)}; {_rates(comparison)}",
         notes=tuple(notes),
         plots=(
-            Plot(
-                title=f"{measured} error, mean over seeds",
-                x_label="step",
-                y_label=f"{measured.lower()} error %",
-                series=tuple(_curves(rows, "tests", f"{measured.lower()}_error")),
-            ),
-            Plot(
-                title="Training loss, mean over seeds",
-                x_label="step",
-                y_label="loss",
-                log_y=True,
-                series=tuple(_curves(rows, "steps", "loss")),
-            ),
+            _plot(rows, "tests", f"{small}_error", title=f"{measured} error, mean over seeds",
+                  y_label=f"{small} error %"),
+            _plot(rows, "steps", "loss", title="Training loss, mean over seeds", y_label="loss",
+                  log_y=True),
         ),
-        runs=tuple(f"{each.run.path.relative_to(gathered.folder)}" for each in gathered.ended()),
     )  # fmt: skip
-
-
-def difference(first: SettingRuns, second: SettingRuns, comparisons: int) -> Pairing:
-    """The difference of two arms over the seeds for which both have ended."""
-    return pair(first, second, comparisons=comparisons)
 
 
 def verdict(arm: Arm, base: Arm, found: Pairing) -> str:
     """What can be said about an arm, in a sentence."""
-    names, interval = f"{arm.title} and {base.title}", found.interval
+    names = f"{arm.title} and {base.title}"
     if not found.pairs:
         return f"{names}: no pair of runs that ended to compare"
     if found.pairs < 2:
         return f"{names}: one pair of runs says nothing; more seeds are needed"
-    if interval is None or bool(found.found) != interval.found:
+    if found.difference is None or bool(found.found) != found.excludes_zero:
         return _counted(arm, base, found)
-    if not interval.found:
+    if not found.excludes_zero:
         return (
-            f"{names}: no difference found ({interval.difference:+.2f} percentage points, between "
-            f"{interval.low:+.2f} and {interval.high:+.2f}); {plural(found.pairs, 'seed')} could "
-            f"show {interval.detectable:.2f}"
+            f"{names}: no difference found ({found.difference:+.2f} percentage points, between "
+            f"{found.low:+.2f} and {found.high:+.2f}); {plural(found.pairs, 'seed')} could "
+            f"show {found.detectable:.2f}"
         )
-    word = "lower" if interval.difference < 0 else "higher"
+    word = "lower" if found.difference < 0 else "higher"
+    least, most = sorted((abs(found.low), abs(found.high)))
     return (
-        f"{arm.title} has a {word} test error than {base.title}: by "
-        f"{abs(interval.difference):.2f} percentage points (between "
-        f"{min(abs(interval.low), abs(interval.high)):.2f} and "
-        f"{max(abs(interval.low), abs(interval.high)):.2f})"
+        f"{arm.title} has a {word} test error than {base.title}: by {abs(found.difference):.2f} "
+        f"percentage points (between {least:.2f} and {most:.2f})"
     )
 
 
@@ -127,7 +106,7 @@ def _counted(arm: Arm, base: Arm, found: Pairing) -> str:
 
 
 def _row(
-    comparison: ModelComparison, arm: Arm, runs: SettingRuns, found: Pairing | None
+    comparison: ModelComparison, arm: Arm, runs: Setting, found: Pairing | None, has_inits: bool
 ) -> tuple[Cell, ...]:
     values = tuple(value for each in runs.ended if (value := last_error(each)) is not None)
     diverged = sum(each.diverged for each in runs.ended)
@@ -135,41 +114,35 @@ def _row(
     error = "no value" if mean is None else f"{mean:.2f}"
     error += f" ± {std:.2f}" if len(values) > 1 else ""
     error += f", {diverged} of {len(runs.ended)} diverged" if diverged else ""
-    shown = detectable = ""
-    interval = found and found.interval
-    if interval is not None:
-        shown = f"{interval.difference:+.2f}"
-        if interval.pairs > 1:
-            shown += f" [{interval.low:+.2f}, {interval.high:+.2f}]"
-            detectable = f"{interval.detectable:.2f}"
+    shown, detectable = Cell(""), Cell("")
+    if found is not None and found.difference is not None:
+        shown = Cell(found.short(), found.difference)
+        if found.pairs > 1:
+            detectable = Cell(f"{found.detectable:.2f}", round(found.detectable, 2))
     elif found is not None and found.pairs:
-        shown = f"wins {found.wins} of {plural(found.pairs, 'pair')}, loses {found.losses}"
+        shown = Cell(f"wins {found.wins} of {plural(found.pairs, 'pair')}, loses {found.losses}")
     cost = comparison.costs[arm.name]
     return (
         Cell(arm.label),
-        *([Cell(arm.init)] if _has_inits(comparison) else []),
+        *([Cell(arm.init)] if has_inits else []),
         Cell(error, mean, values),
-        Cell(shown, None if interval is None else interval.difference),
-        Cell(detectable, float(detectable) if detectable else None),
+        shown,
+        detectable,
         Cell(f"{1000 * cost.step:.3g}", 1000 * cost.step),
         Cell(f"{cost.memory:.3g}", cost.memory),
         Cell(f"{comparison.lr(arm):g}", comparison.lr(arm)),
     )
 
 
-def _has_inits(comparison: ModelComparison) -> bool:
-    return len({arm.init for arm in comparison.arms}) > 1
-
-
 def _headline(
-    rows: Mapping[Arm, SettingRuns], differences: Mapping[Arm, Pairing], verdicts: Sequence[str]
+    rows: Mapping[Arm, Setting], differences: Mapping[Arm, Pairing], verdicts: Sequence[str]
 ) -> str:
     """The runs that diverged, the differences that were found, then the arms without one."""
     base = next(iter(rows))
     same = {
-        arm.title: each.interval
+        arm.title: each
         for arm, each in differences.items()
-        if each.interval is not None and each.interval.pairs > 1 and not each.interval.found
+        if each.difference is not None and each.pairs > 1 and not each.excludes_zero
     }
     found = _diverged(rows) + [
         text for text, arm in zip(verdicts, differences, strict=True) if arm.title not in same
@@ -186,7 +159,7 @@ def _headline(
     return "; ".join(found)
 
 
-def _diverged(rows: Mapping[Arm, SettingRuns]) -> list[str]:
+def _diverged(rows: Mapping[Arm, Setting]) -> list[str]:
     """How many runs of each arm diverged, if one did; the first arm is always named."""
     counts = {arm: sum(each.diverged for each in runs.ended) for arm, runs in rows.items()}
     if not any(counts.values()):
@@ -198,11 +171,6 @@ def _diverged(rows: Mapping[Arm, SettingRuns]) -> list[str]:
         for place, arm in enumerate(arm for arm in rows if counts[arm] or arm is base)
     ]
     return [listed(words, "and")]
-
-
-def _optimizer(comparison: ModelComparison) -> str:
-    config = comparison.config
-    return f"{config.optimizer}, {config.schedule} schedule"
 
 
 def _rates(comparison: ModelComparison) -> str:
@@ -233,7 +201,7 @@ def _notes_of_rates(comparison: ModelComparison) -> list[str]:
     ]
 
 
-def _curves(rows: dict[Arm, SettingRuns], kind: str, quantity: str) -> list[Series]:
+def _plot(rows: Mapping[Arm, Setting], kind: str, quantity: str, **how: Any) -> Plot:
     """The mean over seeds, at the steps that every run has reached."""
     found = []
     for arm, runs in rows.items():
@@ -245,10 +213,6 @@ def _curves(rows: dict[Arm, SettingRuns], kind: str, quantity: str) -> list[Seri
         if values:
             # A mean ends where a run diverged: that of the others would hide it.
             steps = sorted(s for s, each in values.items() if len(each) == len(runs.ended))
-            means = [_mean(values[step]) for step in steps]
+            means = [sum(values[step]) / len(values[step]) for step in steps]
             found.append(Series(arm.title, steps, means, arm.activation))
-    return found
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return Plot(x_label="step", series=tuple(found), **how)

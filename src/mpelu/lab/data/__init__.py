@@ -3,7 +3,6 @@
 Names are imported at first use, so that `mpelu.lab.data.registry` can be read without torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,24 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "Preprocess", "load", "read_image", "restore_preprocess"]
 
-_HOMES = {
-    "Dataset": "dataset",
-    "Preprocess": "preprocess",
-    "load": "dataset",
-    "read_image": "dataset",
-    "restore_preprocess": "preprocess",
-}
-
-
 if not TYPE_CHECKING:  # or mypy would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        from mpelu.lab.data import dataset, preprocess
+
+        value = getattr(dataset if hasattr(dataset, name) else preprocess, name)
         globals()[name] = value
         return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -10,7 +10,7 @@ import hashlib
 import io
 import pickle
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,10 +104,12 @@ def read(info: DataSetInfo, data_dir: Path) -> Splits:
             field="data_dir",
         )
     files = _from_folder(archive, found) if found.is_dir() else _from_archive(archive, found)
+    contents = {name: _unpickle(content, name) for name, content in files.items()}
+    (meta,) = archive.meta
     return Splits(
-        _images(archive, info, archive.train, files),
-        _images(archive, info, archive.test, files),
-        _classes(archive, files),
+        _images(archive, info, [contents[name] for name in archive.train]),
+        _images(archive, info, [contents[name] for name in archive.test]),
+        tuple(each.decode() for each in contents[meta][archive.classes_key.encode()]),
     )
 
 
@@ -173,19 +175,12 @@ def _verified(path: Path, md5: str, remedy: str) -> bytes:
 
 
 def _images(
-    archive: Archive, info: DataSetInfo, names: Iterable[str], files: Mapping[str, bytes]
+    archive: Archive, info: DataSetInfo, contents: Sequence[Mapping[bytes, Any]]
 ) -> LabeledImages:
-    contents = [_unpickle(files[name], name) for name in names]
     images = torch.cat([torch.from_numpy(each[b"data"]) for each in contents])
     labels = [label for each in contents for label in each[archive.labels_key.encode()]]
     shape = (info.channels, info.image_size, info.image_size)
     return LabeledImages(images=images.view(-1, *shape), labels=torch.tensor(labels))
-
-
-def _classes(archive: Archive, files: Mapping[str, bytes]) -> tuple[str, ...]:
-    (name,) = archive.meta
-    names = _unpickle(files[name], name)[archive.classes_key.encode()]
-    return tuple(each.decode() for each in names)
 
 
 _ALLOWED = {

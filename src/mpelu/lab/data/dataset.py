@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from mpelu.lab.data import preprocess as preprocessing
+from mpelu.lab.data.augment import RESIZED, RandomCrop, RandomResizedCrop, make_crop
 from mpelu.lab.data.download import DownloadProgress
-from mpelu.lab.data.folder import decode
-from mpelu.lab.data.images import CHUNK, ImageFiles, LabeledImages, Splits, hold_out
-from mpelu.lab.data.preprocess import PADDING, Preprocess, RandomCrop
-from mpelu.lab.data.readers import BatchReader, FileReader, InMemoryReader
+from mpelu.lab.data.folder import FileReader, decode
+from mpelu.lab.data.images import CHUNK, LabeledImages, Splits, first, hold_out
+from mpelu.lab.data.preprocess import POINTWISE, Preprocess
 from mpelu.lab.data.registry import DataSetInfo, find, image_sizes
 from mpelu.lab.errors import UserError, one_line
 from mpelu.lab.files import digest
@@ -25,69 +25,67 @@ if TYPE_CHECKING:
 
 MAX_FITTED = 10_000
 """Image files that preprocessing is fitted on, at most."""
+_LARGEST_WHITENED = 64
+"""Image size up to which the whitening matrix is practical."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Dataset:
-    """Training, validation and test images as batches for a network. Use `load` to create one.
+    """Training, validation and test images as batches for a network. Use `load` to create one."""
 
-    Attributes:
-        name: Config's `data`.
-        classes: class names by label.
-        channels: channels of the images.
-        size: height and width of the images the network sees.
-        train_count: number of training images, without those for validation.
-        validation_count: number of validation images, which may be 0.
-        test_count: number of test images.
-        test_note: which images the test images are, in words, where that isn't obvious.
-        fingerprint: SHA-256 of the data.
-        image_size: height and width that the images were scaled to before cropping.
-        preprocess: the preprocessing fitted on the training set.
-    """
+    name: str
+    """Config's `data`."""
+    classes: tuple[str, ...]
+    """Class names by label."""
+    channels: int
+    fingerprint: str
+    """SHA-256 of the data."""
+    image_size: int
+    """Height and width that the images were scaled to before cropping."""
+    preprocess: Preprocess
+    """The preprocessing fitted on the training set."""
+    splits: dict[str, LabeledImages | FileReader] = field(repr=False)
+    """Images in memory, which are kept on the device, or a reader of image files: "train", "test"
+    and, if there are any, "validation"."""
+    crop: RandomCrop | RandomResizedCrop | None
+    device: torch.device
+    test_note: str = ""
+    """Which images the test images are, in words, where that isn't obvious."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        classes: tuple[str, ...],
-        channels: int,
-        fingerprint: str,
-        preprocess: Preprocess,
-        image_size: int,
-        train: BatchReader,
-        test: BatchReader,
-        random_crop: RandomCrop | None,
-        validation: BatchReader | None = None,
-        test_note: str = "",
-    ) -> None:
-        self.name = name
-        self.classes = classes
-        self.channels = channels
-        self.size = preprocess.size
-        self.train_count = len(train)
-        self.validation_count = 0 if validation is None else len(validation)
-        self.test_count = len(test)
-        self.test_note = test_note
-        self.fingerprint = fingerprint
-        self.image_size = image_size
-        self.preprocess = preprocess
-        self._train = train
-        self._validation = validation
-        self._test = test
-        self._random_crop = random_crop
+    size: int = field(init=False)
+    """Height and width of the images the network sees."""
+    train_count: int = field(init=False)
+    """Number of training images, without those for validation."""
+    validation_count: int = field(init=False)
+    """Number of validation images, which may be 0."""
+    test_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = self.preprocess.size
+        self.train_count = len(self.splits["train"])
+        self.validation_count = len(self.splits.get("validation", ()))
+        self.test_count = len(self.splits["test"])
 
     def close(self) -> None:
         """Ends the worker processes, which otherwise stay until the data set is gone."""
-        if isinstance(self._train, FileReader):
-            self._train.close()
+        train = self.splits["train"]
+        if isinstance(train, FileReader):
+            train.close()
 
     def describe(self) -> dict[str, Any]:
         """Returns name, classes, shape, counts and fingerprint, for the run folder."""
-        names = (
-            "name", "classes", "channels", "image_size", "size", "train_count",
-            *(["validation_count"] if self.validation_count else []), "test_count", "fingerprint",
-        )  # fmt: skip
-        described = {name: getattr(self, name) for name in names}
-        return {**described, "classes": list(self.classes)}
+        validation = {"validation_count": self.validation_count} if self.validation_count else {}
+        return {
+            "name": self.name,
+            "classes": list(self.classes),
+            "channels": self.channels,
+            "image_size": self.image_size,
+            "size": self.size,
+            "train_count": self.train_count,
+            **validation,
+            "test_count": self.test_count,
+            "fingerprint": self.fingerprint,
+        }
 
     def train(self, batches: Iterable[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields augmented training batches.
@@ -100,17 +98,22 @@ class Dataset:
             Images, float32 [b, channels, size, size], and labels, int64 [b], on the device. b is
             smaller than asked for, and may be 0, where files are damaged.
         """
-        if self._random_crop is None:
-            yield from self._centered(self._train, batches)
-            return
-        codes = self._random_crop.draw(seed, self.train_count)
-        for index, images, labels in self._train.read(batches):
-            if not self.preprocess.pointwise:
-                images = self.preprocess.normalize(images)
-            crops, mask = self._random_crop(images, codes.index_select(0, index))
-            crops = self.preprocess.normalize(crops)
-            # Padding is the mean, which is 0 after normalization.
-            yield crops if mask is None else crops.mul_(mask), labels
+        crop, reader = self.crop, self.splits["train"]
+        if crop is None:
+            yield from self._centered("train", batches)
+        elif isinstance(crop, RandomResizedCrop) and isinstance(reader, FileReader):
+            # Workers crop out of all pixels of the file, before it is scaled.
+            for _, images, labels in reader.read(batches, crop.numbers(seed, len(reader))):
+                yield self.preprocess(images), labels
+        else:
+            codes = crop.draw(seed, self.train_count)
+            for index, images, labels in self._read("train", batches):
+                if crop.interpolates or not self.preprocess.pointwise:
+                    images = self.preprocess.normalize(images)
+                crops, mask = crop(images, codes.index_select(0, index))
+                crops = self.preprocess.normalize(crops)
+                # Padding is the mean, which is 0 after normalization.
+                yield crops if mask is None else crops.mul_(mask), labels
 
     def test(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields test batches: the center of each image, without augmentation.
@@ -121,24 +124,41 @@ class Dataset:
         Yields:
             Images, float32 [b, channels, size, size], and labels, int64 [b], on the device.
         """
-        return self._tested(self._test, batches)
+        return self._tested("test", batches)
 
     def validation(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields validation batches, as `test` yields test batches. There may be none."""
-        return iter(()) if self._validation is None else self._tested(self._validation, batches)
+        return self._tested("validation", batches) if self.validation_count else iter(())
 
-    def _tested(
-        self, reader: BatchReader, batches: Iterable[Tensor]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in self._centered(reader, batches):
+    def _tested(self, name: str, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in self._centered(name, batches):
             if len(labels):  # not all of its files are damaged
                 yield images, labels
 
-    def _centered(
-        self, reader: BatchReader, batches: Iterable[Tensor]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        for _, images, labels in reader.read(batches):
+    def _centered(self, name: str, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for _, images, labels in self._read(name, batches):
             yield self.preprocess(images), labels
+
+    def _read(
+        self, name: str, batches: Iterable[Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yields indices, whole images and labels; float32 images have been normalized already.
+
+        Whitening multiplies each image by a 3072 x 3072 matrix for CIFAR, which would take a tenth
+        of a training step. So a split in memory is whitened once, when it is first read.
+        """
+        split = self.splits[name]
+        if isinstance(split, FileReader):
+            yield from split.read(batches)
+            return
+        if self.preprocess.kind == "gcn-zca" and split.images.dtype == torch.uint8:
+            whitened = torch.empty(split.images.shape, device=self.device)
+            for raw, target in zip(split.images.split(CHUNK), whitened.split(CHUNK), strict=True):
+                target.copy_(self.preprocess.normalize(raw))
+            split = self.splits[name] = replace(split, images=whitened)
+        for batch in batches:
+            index = batch.to(self.device, non_blocking=True)
+            yield index, split.images.index_select(0, index), split.labels.index_select(0, index)
 
 
 def load(
@@ -171,14 +191,14 @@ def load(
     """
     info = find(config.data)
     if info.image_size:
-        preprocessing.check_size(config)
+        _check(config)
     data_dir = _data_dir(config, info)
     if download and info.download is not None and data_dir is not None:
         info.download(info, data_dir, mirror=mirror, progress=progress)
     splits = info.read(info, data_dir)
     if not info.image_size:
         config = with_image_size(config, splits)
-        preprocessing.check_size(config)
+        _check(config)
     return build(config, device, splits)
 
 
@@ -246,9 +266,13 @@ def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
     Preprocessing is fitted on those that are left.
     """
     image_size, size = image_sizes(config)
-    train, test = splits.train.first(config.train_limit), splits.test.first(config.test_limit)
-    given = [train, test] if splits.validation is None else [train, test, splits.validation]
-    fingerprints = [each.fingerprint() for each in given]
+    given = {
+        "train": first(splits.train, config.train_limit),
+        "test": first(splits.test, config.test_limit),
+    }
+    if splits.validation is not None:
+        given["validation"] = splits.validation
+    fingerprints = [each.fingerprint() for each in given.values()]
     trained_on = fingerprints[0]
     if config.validation:
         if splits.validation is not None:
@@ -256,54 +280,75 @@ def build(config: Config, device: torch.device, splits: Splits) -> Dataset:
                 "can't be combined with data that has validation images (val/) of its own",
                 field="validation",
             )
-        labels = torch.as_tensor(train.labels)
-        kept, held = hold_out(len(labels), labels, config.validation, config.seed)
-        given = [train.take(kept), test, train.take(held)]
-        trained_on = given[0].fingerprint()
-    readers: list[BatchReader] = []
-    if isinstance(train, ImageFiles):
-        channels = find(config.data).channels
-        files = [
-            FileReader(
-                each,
-                image_size,
-                channels,
-                device,
-                config.max_pixels,
-                workers=config.workers,
-                persists=each is given[0],  # the others are read once per test
-            )
-            for each in given
-            if isinstance(each, ImageFiles)
-        ]
-        state = _fit_files(config, files[0], channels, trained_on)
-        preprocess = Preprocess(config.preprocess, state, size).to(device)
-        readers += files
-    else:
-        channels = train.images.shape[1]
-        images = [each.resized(image_size) for each in given if isinstance(each, LabeledImages)]
-        is_limited = len(images[0].labels) < len(splits.train.labels)
-        is_original = not is_limited and train.images.shape[-1] == image_size
-        state = _fit_in_memory(config, device, images[0].images, trained_on, is_original)
-        preprocess = Preprocess(config.preprocess, state, size).to(device)
-        readers += [InMemoryReader(each, preprocess, device) for each in images]
-    random_crop = None
-    if config.augment != "none":
-        padding = PADDING[config.augment]
-        random_crop = RandomCrop(image_size=image_size, size=size, padding=padding, device=device)
+        train = given["train"]
+        kept, held = hold_out(torch.as_tensor(train.labels), config.validation, config.seed)
+        given |= {"train": train.take(kept), "validation": train.take(held)}
+        trained_on = given["train"].fingerprint()
+    is_cropped = config.augment != "none"
+    crop = make_crop(config.augment, image_size, size, device) if is_cropped else None
+    ready: dict[str, LabeledImages | FileReader] = {}
+    for name, split in given.items():
+        if isinstance(split, LabeledImages):
+            ready[name] = split.resized(image_size)
+        else:  # only training files are read once per epoch
+            ready[name] = FileReader(split, config, device, crop, persists=name == "train")
+    is_whole = len(given["train"]) == len(splits.train)
+    state = _fit(config, ready["train"], device, trained_on, is_whole)
     return Dataset(
         name=config.data,
         classes=splits.classes,
-        channels=channels,
+        channels=ready["train"].channels,
         fingerprint=digest("\n".join([*fingerprints, *splits.classes])),
-        preprocess=preprocess,
+        preprocess=Preprocess(config.preprocess, state, size).to(device),
         image_size=image_size,
-        train=readers[0],
-        test=readers[1],
-        random_crop=random_crop,
-        validation=readers[2] if len(readers) > 2 else None,
+        splits={
+            name: split.to(device) if isinstance(split, LabeledImages) else split
+            for name, split in ready.items()
+        },
+        crop=crop,
+        device=device,
         test_note=splits.note,
     )
+
+
+def _check(config: Config) -> None:
+    """Raises UserError if the images can't be preprocessed as the config says."""
+    image_size, _ = image_sizes(config)
+    if config.preprocess == "gcn-zca" and image_size > _LARGEST_WHITENED:
+        limit = f"{_LARGEST_WHITENED}x{_LARGEST_WHITENED}"
+        raise UserError(
+            f"gcn-zca takes images of at most {limit}, got {image_size}x{image_size}",
+            field="preprocess",
+        )
+    if config.data == "folder" and config.augment == RESIZED and config.preprocess not in POINTWISE:
+        raise UserError(
+            f"{RESIZED} of image files requires --preprocess channel or none, got "
+            f"{config.preprocess}",
+            field="augment",
+        )
+
+
+def _fit(
+    config: Config,
+    train: LabeledImages | FileReader,
+    device: torch.device,
+    fingerprint: str,
+    is_whole: bool,
+) -> dict[str, Tensor]:
+    """The state of the preprocessing: published, from the cache, or fitted on the images."""
+    kind, info = config.preprocess, find(config.data)
+    if kind == "none":
+        return preprocessing.fit(kind, ())
+    if isinstance(train, FileReader):
+        chunks = train.sample(MAX_FITTED)
+    else:
+        is_original = is_whole and config.image_size in (None, info.image_size)
+        if kind == "channel" and is_original and info.channel_mean and info.channel_std:
+            return {"mean": torch.tensor(info.channel_mean), "std": torch.tensor(info.channel_std)}
+        if kind != "gcn-zca":  # it takes no time
+            return preprocessing.fit(kind, train.images.split(CHUNK))
+        chunks = (chunk.to(device) for chunk in train.images.split(CHUNK))
+    return preprocessing.fit_cached(config, fingerprint, train.channels, chunks)
 
 
 def _data_dir(config: Config, info: DataSetInfo) -> Path | None:
@@ -316,30 +361,3 @@ def _data_dir(config: Config, info: DataSetInfo) -> Path | None:
     if info.needs_data_dir and data_dir.exists() and not data_dir.is_dir():
         raise UserError(f"expected a directory, got the file {data_dir}", field="data_dir")
     return data_dir
-
-
-def _fit_files(
-    config: Config, reader: FileReader, channels: int, fingerprint: str
-) -> dict[str, Tensor]:
-    if config.preprocess == "none":
-        return preprocessing.fit("none", ())
-    chunks = (_with_doubles(chunk) for chunk in reader.sample(MAX_FITTED))
-    return preprocessing.fit_cached(config, fingerprint, channels, chunks)
-
-
-def _with_doubles(images: Tensor) -> Tensor:
-    """The images where there is double precision, which Apple's GPUs lack."""
-    return images.cpu() if images.device.type == "mps" else images
-
-
-def _fit_in_memory(
-    config: Config, device: torch.device, images: Tensor, fingerprint: str, is_original: bool
-) -> dict[str, Tensor]:
-    info = find(config.data)
-    chunks = images.split(CHUNK)
-    if config.preprocess == "gcn-zca":
-        on_device = (_with_doubles(chunk.to(device)) for chunk in chunks)
-        return preprocessing.fit_cached(config, fingerprint, images.shape[1], on_device)
-    if config.preprocess == "channel" and is_original and info.channel_mean and info.channel_std:
-        return {"mean": torch.tensor(info.channel_mean), "std": torch.tensor(info.channel_std)}
-    return preprocessing.fit(config.preprocess, chunks)

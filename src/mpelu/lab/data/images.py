@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy
 import torch
@@ -17,6 +17,9 @@ from torch.nn import functional
 
 from mpelu.lab.errors import UserError
 from mpelu.lab.files import digest
+
+if TYPE_CHECKING:
+    from mpelu.lab.data.registry import DataSetInfo
 
 CHUNK = 1000
 """Images that are converted to floating point at a time."""
@@ -29,16 +32,21 @@ class LabeledImages:
     images: Tensor
     labels: Tensor
 
-    def first(self, limit: int | None) -> LabeledImages:
-        """Returns the first `limit` images, or all of them if None."""
-        if limit is None:
-            return self
-        # Copies, so that the memory of the others is freed.
-        return LabeledImages(images=self.images[:limit].clone(), labels=self.labels[:limit].clone())
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def channels(self) -> int:
+        """1 for gray images, 3 for RGB."""
+        return self.images.shape[1]
 
     def take(self, index: Tensor) -> LabeledImages:
         """Returns the images of these indices, int64 [m], in their order."""
         return LabeledImages(images=self.images[index], labels=self.labels[index])
+
+    def to(self, device: torch.device) -> LabeledImages:
+        """Returns the same split on a device."""
+        return LabeledImages(images=self.images.to(device), labels=self.labels.to(device))
 
     def resized(self, size: int) -> LabeledImages:
         """Returns the same split with images of size x size."""
@@ -65,14 +73,8 @@ class ImageFiles:
     """File sizes in bytes."""
     labels: list[int]
 
-    def first(self, limit: int | None) -> ImageFiles:
-        """Returns the first `limit` files, or all of them if None."""
-        return ImageFiles(
-            folder=self.folder,
-            names=self.names[:limit],
-            sizes=self.sizes[:limit],
-            labels=self.labels[:limit],
-        )
+    def __len__(self) -> int:
+        return len(self.labels)
 
     def take(self, index: Tensor) -> ImageFiles:
         """Returns the files of these indices, int64 [m], in their order."""
@@ -90,25 +92,32 @@ class ImageFiles:
         return digest("\n".join(f"{name}\t{size}\t{label}" for name, size, label in rows))
 
 
+Split = LabeledImages | ImageFiles
+
+
 class Splits(NamedTuple):
     """A data set as it is read. All splits are in memory, or all are files."""
 
-    train: LabeledImages | ImageFiles
-    test: LabeledImages | ImageFiles
+    train: Split
+    test: Split
     classes: tuple[str, ...]
     """Class names by label."""
-    validation: LabeledImages | ImageFiles | None = None
+    validation: Split | None = None
     """Images to choose by, if the data set comes with some."""
     note: str = ""
     """Which images are the test set, in words, where that isn't obvious."""
 
 
-def hold_out(count: int, labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
+def first(split: Split, limit: int | None) -> Split:
+    """Returns the first `limit` images of a split, or all of them if None."""
+    return split if limit is None else split.take(torch.arange(min(limit, len(split))))
+
+
+def hold_out(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
     """Draws validation images from training images, the same share of each class.
 
     Args:
-        count: number of training images.
-        labels: their classes, int64 [count].
+        labels: classes of the training images, int64 [n].
         share: share of the images to hold out, above 0 and below 1.
         seed: seed of the draw.
 
@@ -120,10 +129,11 @@ def hold_out(count: int, labels: Tensor, share: float, seed: int) -> tuple[Tenso
         UserError: if nothing would be held out, or nothing left.
 
     Example:
-        >>> kept, held = hold_out(8, torch.tensor([0, 1] * 4), 0.25, seed=0)
+        >>> kept, held = hold_out(torch.tensor([0, 1] * 4), 0.25, seed=0)
         >>> len(kept), sorted((held % 2).tolist())
         (6, [0, 1])
     """
+    count = len(labels)
     number = round(share * count)
     if not 0 < number < count:
         raise UserError(
@@ -171,7 +181,7 @@ def resize(images: Tensor, size: int) -> Tensor:
 DIGITS = Path(__file__).with_name("digits.npz")
 
 
-def read_digits() -> Splits:
+def read_digits(info: DataSetInfo, data_dir: Path | None) -> Splits:
     """Reads the 1437 training and 360 test images; the split is always the same.
 
     With the images sorted by class, every fifth goes to the test set, so each class contributes a

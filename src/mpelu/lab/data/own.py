@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
@@ -18,6 +18,9 @@ from mpelu.lab.data.images import LabeledImages, Splits
 from mpelu.lab.errors import UserError, one_line
 from mpelu.lab.files import open_regular
 
+if TYPE_CHECKING:
+    from mpelu.lab.data.registry import DataSetInfo
+
 _CHANNELS = (1, 3)
 MOST_CLASSES = 100_000
 _UNREADABLE = (
@@ -27,7 +30,7 @@ _UNREADABLE = (
 """What reading a damaged archive raises."""
 
 
-def read_npz(data_dir: Path) -> Splits:
+def read_npz(info: DataSetInfo, data_dir: Path | None) -> Splits:
     """Reads train.npz and test.npz, each with the arrays `images` and `labels`.
 
     Images are uint8 [n, height, width], [n, height, width, channels] or
@@ -37,12 +40,13 @@ def read_npz(data_dir: Path) -> Splits:
     Raises:
         UserError: if a file is missing or holds anything else.
     """
+    assert data_dir is not None
     train, classes = _read_file(data_dir / "train.npz")
     test, _ = _read_file(data_dir / "test.npz")
-    return _splits("npz", train, test, classes)
+    return _splits(str(data_dir), train, test, classes)
 
 
-def read_reference(name: str, data_dir: Path | None) -> Splits:
+def read_reference(info: DataSetInfo, data_dir: Path | None) -> Splits:
     """Calls ``package.module:factory`` for a pair of torch data sets, for training and test.
 
     The factory gets `data_dir` if it takes it. Each data set has a length and gives pairs of image
@@ -52,7 +56,7 @@ def read_reference(name: str, data_dir: Path | None) -> Splits:
     Raises:
         UserError: if the factory can't be called, or what it returns doesn't fit.
     """
-    offered = {"data_dir": None if data_dir is None else str(data_dir)}
+    name, offered = info.name, {"data_dir": None if data_dir is None else str(data_dir)}
     made = references.call("data", name, offered=offered)
     if not isinstance(made, (tuple, list)) or len(made) != 2:
         raise _unfit(name, f"a pair of data sets, train and test, got {type(made).__name__}")
@@ -61,6 +65,7 @@ def read_reference(name: str, data_dir: Path | None) -> Splits:
 
 
 def _read_file(path: Path) -> tuple[LabeledImages, Any]:
+    """The images of a file, and the names of their classes if it has them."""
     if not path.is_file():
         raise UserError(f"{path.parent}: expected train.npz and test.npz, got no {path.name}")
     try:
@@ -68,29 +73,22 @@ def _read_file(path: Path) -> tuple[LabeledImages, Any]:
             file = numpy.load(opened, allow_pickle=False)
             if not isinstance(file, numpy.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
-            names = ("images", "labels", "classes")
-            arrays = {name: file[name] for name in names if name in file}
+            arrays = {name: file[name] for name in ("images", "labels", "classes") if name in file}
     except _UNREADABLE as error:
         raise UserError(f"{path}: can't be read: {one_line(error)}") from None
-    for name in ("images", "labels"):
-        if name not in arrays:
-            raise UserError(f"{path}: expected arrays images and labels, got no {name}")
-    pixels, labels = arrays["images"], arrays["labels"]
+    name = str(path)
+    for required in ("images", "labels"):
+        if required not in arrays:
+            raise UserError(f"{path}: expected arrays images and labels, got no {required}")
+    pixels, labels, classes = arrays["images"], arrays["labels"], arrays.get("classes")
     if pixels.dtype != numpy.uint8:
-        raise _unfit(str(path), f"images of type uint8, got {pixels.dtype}")
-    images = _to_tensor(str(path), torch.from_numpy(numpy.ascontiguousarray(pixels)))
+        raise _unfit(name, f"images of type uint8, got {pixels.dtype}")
+    images = _to_tensor(name, torch.from_numpy(numpy.ascontiguousarray(pixels)))
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
-        raise _unfit(
-            str(path), f"{len(images)} integer labels, got {labels.dtype} {list(labels.shape)}"
-        )
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < MOST_CLASSES:
-        raise _unfit(
-            str(path),
-            f"labels from 0 to {MOST_CLASSES - 1:,}, got {labels.min()} to {labels.max()}",
-        )
-    classes = arrays.get("classes")
+        got = f"{labels.dtype} {list(labels.shape)}"
+        raise _unfit(name, f"{len(images)} integer labels, got {got}")
     if classes is not None and classes.ndim != 1:
-        raise _unfit(str(path), f"classes as a list of names, got shape {list(classes.shape)}")
+        raise _unfit(name, f"classes as a list of names, got shape {list(classes.shape)}")
     numbers = torch.from_numpy(labels.astype(numpy.int64))
     return LabeledImages(images=images, labels=numbers), classes
 
@@ -145,17 +143,14 @@ def _splits(
     name: str, train: LabeledImages, test: LabeledImages, classes: Sequence[object] | None
 ) -> Splits:
     for split, kind in ((train, "training"), (test, "test")):
-        if len(split.labels) == 0:
+        if len(split) == 0:
             raise _unfit(name, f"at least one {kind} image, got none")
         low, high = int(split.labels.min()), int(split.labels.max())
         if low < 0 or high >= MOST_CLASSES:
             raise _unfit(name, f"labels from 0 to {MOST_CLASSES - 1:,}, got {low} to {high}")
-    if train.images.shape[1:] != test.images.shape[1:]:
-        raise _unfit(
-            name,
-            f"test images of the size of the training images, {list(train.images.shape[1:])}, "
-            f"got {list(test.images.shape[1:])}",
-        )
+    shape, other = (list(each.images.shape[1:]) for each in (train, test))
+    if shape != other:
+        raise _unfit(name, f"test images of the size of the training images, {shape}, got {other}")
     count = 1 + int(max(train.labels.max(), test.labels.max()))
     names = [str(index) for index in range(count)] if classes is None else list(map(str, classes))
     if len(names) < count:

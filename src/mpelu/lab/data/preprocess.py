@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,15 @@ from mpelu.lab.files import digest, read_tensors, seal_tensors
 if TYPE_CHECKING:
     from mpelu.lab.config import Config
 
+log = logging.getLogger(__name__)
 
+POINTWISE = ("channel", "none")
+"""Kinds that treat every pixel of a channel alike."""
 CONTRAST_NORM = 55.0
 """Norm of an image after contrast normalization: a standard deviation of about 1 for 3x32x32."""
 ZCA_EPSILON = 0.1
 """Added to the eigenvalues, so that directions with almost no variance aren't amplified."""
 _SMALLEST_NORM = 1e-8
-_LARGEST_WHITENED = 64
-"""Image size up to which the whitening matrix is practical."""
 
 
 class Preprocess:
@@ -67,7 +68,7 @@ class Preprocess:
     @property
     def pointwise(self) -> bool:
         """Whether crops can be normalized like whole images."""
-        return self.kind in ("channel", "none")
+        return self.kind in POINTWISE
 
     def normalize(self, images: Tensor) -> Tensor:
         """Converts uint8 images to float32; the mean becomes 0 (for kind "none", black does).
@@ -90,6 +91,19 @@ class Preprocess:
         return images.float().div_(state["scale"])
 
 
+def center_crop(images: Tensor, size: int) -> Tensor:
+    """Returns a view of the center of each image, [..., size, size].
+
+    Example:
+        >>> center_crop(torch.arange(16).view(4, 4), 2)
+        tensor([[ 5,  6],
+                [ 9, 10]])
+    """
+    height, width = images.shape[-2:]
+    top, left = (height - size) // 2, (width - size) // 2
+    return images[..., top : top + size, left : left + size]
+
+
 def fit(kind: str, chunks: Iterable[Tensor]) -> dict[str, Tensor]:
     """Fits a preprocessing step and returns its state.
 
@@ -103,6 +117,8 @@ def fit(kind: str, chunks: Iterable[Tensor]) -> dict[str, Tensor]:
     """
     if kind == "none":
         return {"scale": torch.tensor(255.0)}
+    # Apple's GPUs lack double precision.
+    chunks = (each.cpu() if each.device.type == "mps" else each for each in chunks)
     if kind == "gcn-zca":
         mean, matrix = fit_whitening(chunks)
         return {"mean": mean, "matrix": matrix}
@@ -162,21 +178,13 @@ def fit_whitening(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     return mean.float(), matrix.float()
 
 
-def check_size(config: Config) -> None:
-    """Raises UserError if the images are too large to be whitened."""
-    image_size, _ = image_sizes(config)
-    if config.preprocess == "gcn-zca" and image_size > _LARGEST_WHITENED:
-        limit = f"{_LARGEST_WHITENED}x{_LARGEST_WHITENED}"
-        raise UserError(
-            f"gcn-zca takes images of at most {limit}, got {image_size}x{image_size}",
-            field="preprocess",
-        )
-
-
 def fit_cached(
     config: Config, fingerprint: str, channels: int, chunks: Iterable[Tensor]
 ) -> dict[str, Tensor]:
     """Does the same as `fit`, but reads the result from a file if the same fit was done before.
+
+    The cache is in the data directory, or in ~/.cache/mpelu if there is none, it is marked
+    read-only or can't be written to. Damaged files are computed again.
 
     Args:
         config: its `preprocess`, `image_size` and `data_dir` are used.
@@ -184,15 +192,42 @@ def fit_cached(
         channels: channels of the images.
         chunks: the images, which are only read if needed.
     """
+    kind = config.preprocess
     image_size, _ = image_sizes(config)
-    key = (config.preprocess, fingerprint, image_size, CONTRAST_NORM, ZCA_EPSILON)
-    return load_or_compute(
-        config.preprocess,
-        repr(key),
-        None if config.data_dir is None else Path(config.data_dir).expanduser(),
-        lambda: fit(config.preprocess, chunks),
-        lambda state: _problem(config.preprocess, state, channels, image_size),
-    )
+    key = repr((kind, fingerprint, image_size, CONTRAST_NORM, ZCA_EPSILON))
+    name = f"{kind}-{digest(key)[:32]}.safetensors"
+    folders = [Path.home() / ".cache" / "mpelu"]
+    if config.data_dir is not None:
+        folders.insert(0, Path(config.data_dir).expanduser() / "cache")
+    for path in (folder / name for folder in folders):
+        if path.is_file():
+            try:
+                tensors: dict[str, Tensor] = read_tensors(path, required=True).tensors
+                problem = _problem(kind, tensors, channels, image_size)
+            except ValueError as error:
+                problem = str(error)
+            if problem is None:
+                return tensors
+            log.warning("%s is damaged and will be computed again: %s", path, problem)
+    tensors = {name: each.cpu().contiguous() for name, each in fit(kind, chunks).items()}
+    failure: object = "marked read-only"
+    for folder in folders:
+        if _is_read_only(folder.parent):
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            files.remove_abandoned(folder)
+            files.write(folder / name, seal_tensors(tensors), shared=True)
+            return tensors
+        except OSError as error:
+            failure = error
+    log.warning("%s could not be cached and will be computed again next time: %s", kind, failure)
+    return tensors
+
+
+def _is_read_only(folder: Path) -> bool:
+    """Whether a folder is marked read-only, which doesn't keep root from writing to it."""
+    return folder.is_dir() and not folder.stat().st_mode & 0o222
 
 
 def restore_preprocess(
@@ -232,156 +267,4 @@ def _problem(kind: str, state: Mapping[str, Tensor], channels: int, image_size: 
     for name, each in state.items():
         if each.dtype != torch.float32 or not each.isfinite().all():
             return f"expected finite float32 values in {name}"
-    return None
-
-
-PADDING = {"pad-crop-flip": 4, "crop-flip": 0}
-"""Pixels of padding on each side, by Config's `augment`."""
-_LARGEST_TABLE = 1 << 22
-
-
-class RandomCrop:
-    """Crops `size` x `size` out of images padded with zeros, and mirrors half of them.
-
-    Args:
-        image_size: height and width of the images.
-        size: height and width of the crops.
-        padding: zeros added on each side of an image.
-        device: device of the images.
-    """
-
-    def __init__(self, *, image_size: int, size: int, padding: int, device: torch.device) -> None:
-        self._image_size = image_size
-        self._size = size
-        self._padding = padding
-        self._device = device
-        self.positions = image_size + 2 * padding - size + 1
-        self.code_count = 2 * self.positions**2
-        self._table: tuple[Tensor, Tensor] | None = None
-        if self.code_count * size**2 <= _LARGEST_TABLE:
-            self._table = self._source_pixels(torch.arange(self.code_count, device=device))
-
-    def draw(self, seed: int, count: int) -> Tensor:
-        """Draws the codes of all samples of an epoch; that of sample i depends on (seed, i) alone.
-
-        The codes are drawn on the CPU, so they are the same on every device.
-
-        Returns:
-            int64 [count].
-        """
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randint(self.code_count, (count,), generator=generator).to(self._device)
-
-    def __call__(self, images: Tensor, codes: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Crops each image.
-
-        Args:
-            images: [b, channels, image_size, image_size] of any dtype.
-            codes: int64 [b].
-
-        Returns:
-            The crops [b, channels, size, size], with arbitrary values in the padding, and a float
-            mask [b, 1, size, size] that is 0 in the padding and 1 elsewhere, or None without
-            padding.
-        """
-        if self._table is None:
-            pixels, inside = self._source_pixels(codes)
-        else:
-            pixels, inside = (each.index_select(0, codes) for each in self._table)
-        count, channels = images.shape[:2]
-        crops = images.flatten(2).gather(2, pixels[:, None].expand(-1, channels, -1))
-        mask = inside.view(count, 1, self._size, self._size) if self._padding else None
-        return crops.view(count, channels, self._size, self._size), mask
-
-    def _source_pixels(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Index of each crop pixel in the flattened image, and 1 inside the image, 0 in padding."""
-        steps = torch.arange(self._size, device=codes.device)
-        flip = (codes % 2 == 1)[:, None]
-        left = (codes // 2 % self.positions)[:, None] - self._padding
-        top = (codes // 2 // self.positions)[:, None] - self._padding
-        rows = top + steps
-        columns = left + torch.where(flip, self._size - 1 - steps, steps)
-        last = self._image_size - 1
-        pixels = (
-            rows.clamp(0, last)[:, :, None] * self._image_size + columns.clamp(0, last)[:, None, :]
-        )
-        rows_inside, columns_inside = ((each >= 0) & (each <= last) for each in (rows, columns))
-        inside = rows_inside[:, :, None] & columns_inside[:, None, :]
-        return pixels.flatten(1), inside.flatten(1).float()
-
-
-def center_crop(images: Tensor, size: int) -> Tensor:
-    """Returns a view of the center of each image, [..., size, size].
-
-    Example:
-        >>> center_crop(torch.arange(16).view(4, 4), 2)
-        tensor([[ 5,  6],
-                [ 9, 10]])
-    """
-    height, width = images.shape[-2:]
-    top, left = (height - size) // 2, (width - size) // 2
-    return images[..., top : top + size, left : left + size]
-
-
-log = logging.getLogger(__name__)
-
-
-def load_or_compute(
-    kind: str,
-    key: str,
-    data_dir: Path | None,
-    compute: Callable[[], dict[str, Tensor]],
-    check: Callable[[dict[str, Tensor]], str | None],
-) -> dict[str, Tensor]:
-    """Returns the tensors in the cache, or computes them and adds them to the cache.
-
-    Args:
-        kind: the first part of the file name.
-        key: identifies data and settings; each key has a file of its own.
-        data_dir: the cache is `data_dir/cache`, or ~/.cache/mpelu if `data_dir` is None, marked
-            read-only or not writable.
-        compute: computes the tensors.
-        check: says what is wrong with the tensors of a file, or returns None. Wrong tensors are
-            computed again.
-    """
-    folders = [Path.home() / ".cache" / "mpelu"]
-    if data_dir is not None:
-        folders.insert(0, data_dir / "cache")
-    name = f"{kind}-{digest(key.encode())[:32]}.safetensors"
-    for folder in folders:
-        found = _read(folder / name, check)
-        if found is not None:
-            return found
-    tensors = {name: each.cpu().contiguous() for name, each in compute().items()}
-    if data_dir is not None and _is_read_only(data_dir):
-        folders.pop(0)
-    problem: OSError | None = None
-    for folder in folders:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            files.remove_abandoned(folder)
-            files.write(folder / name, seal_tensors(tensors), shared=True)
-            return tensors
-        except OSError as error:
-            problem = problem or error
-    log.warning("%s could not be cached and will be computed again next time: %s", kind, problem)
-    return tensors
-
-
-def _is_read_only(folder: Path) -> bool:
-    """Whether a folder is marked read-only, which doesn't keep root from writing to it."""
-    return folder.is_dir() and not folder.stat().st_mode & 0o222
-
-
-def _read(path: Path, check: Callable[[dict[str, Tensor]], str | None]) -> dict[str, Tensor] | None:
-    if not path.is_file():
-        return None
-    try:
-        tensors = read_tensors(path, required=True).tensors
-        problem = check(tensors)
-    except ValueError as error:
-        problem = str(error)
-    if problem is None:
-        return tensors
-    log.warning("%s is damaged and will be computed again: %s", path, problem)
     return None

@@ -8,33 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mpelu.lab.errors import UserError, choose
 from mpelu.lab.references import is_reference
 
 if TYPE_CHECKING:
     from mpelu.lab.config import Config
-    from mpelu.lab.data.download import DownloadProgress
     from mpelu.lab.data.images import Splits
 
 HINT = "use folder for ImageNet"
 """Added to the error for an unknown data set."""
-
-
-class Download(Protocol):
-    """Downloads a data set into a directory, unless it is there already."""
-
-    def __call__(
-        self,
-        info: DataSetInfo,
-        data_dir: Path,
-        *,
-        mirror: str | None = None,
-        progress: DownloadProgress | None = None,
-    ) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,24 +31,25 @@ class DataSetInfo:
     """The value of Config's `data`."""
     label: str
     """The name for tables and text."""
-    channels: int
+    channels: int = 0
     """0 if only the data says; likewise below."""
-    image_size: int
+    image_size: int = 0
     """Height and width of the images, or what they are scaled to by default."""
     crop: int | None = None
     """Default height and width of the crop the network sees; None for the whole image."""
-    num_classes: int
-    train_count: int
-    test_count: int
+    num_classes: int = 0
+    train_count: int = 0
+    test_count: int = 0
     channel_mean: tuple[float, ...] | None = None
     """Published mean of each channel of the whole training set, for pixels from 0 to 255."""
     channel_std: tuple[float, ...] | None = None
-    needs_data_dir: bool
+    needs_data_dir: bool = True
     read: Callable[[DataSetInfo, Path | None], Splits]
     """Reads all images from the data directory, or raises UserError if they aren't there. It is
     called with this record."""
-    download: Download | None = None
-    """None if the data set can't be downloaded."""
+    download: Callable[..., None] | None = None
+    """Function of this record, the data directory, `mirror` and `progress` that downloads the data
+    set unless it is there (see `mpelu.lab.data.cifar.download`); None if it can't be downloaded."""
 
 
 def find(name: str) -> DataSetInfo:
@@ -79,10 +66,12 @@ def find(name: str) -> DataSetInfo:
         mpelu.lab.errors.UserError: data: unknown data set 'imagenet'; choose digits, cifar10, \
 cifar100, folder or npz (use folder for ImageNet)
     """
-    if is_reference(name):
-        return _unknown(name, needs_data_dir=False, read=partial(_read_reference, name))
-    choose("data", name, DATA_SETS, noun="data set", hint=HINT)
-    return DATA_SETS[name]
+    if name in DATA_SETS:
+        return DATA_SETS[name]
+    if not is_reference(name):
+        choose("data", name, DATA_SETS, noun="data set", hint=HINT)
+    read = _late("own", "read_reference")
+    return DataSetInfo(name=name, label=name, needs_data_dir=False, read=read)
 
 
 def named(text: str, data_dir: str | None = None) -> dict[str, str]:
@@ -132,66 +121,13 @@ def image_sizes(config: Config) -> tuple[int, int]:
     return image_size, crop
 
 
-def _read_digits(info: DataSetInfo, data_dir: Path | None) -> Splits:
-    from mpelu.lab.data import images
+def _late(module: str, function: str) -> Callable[..., Any]:
+    """A function of this package. Its module, which needs torch, is imported by a call."""
 
-    return images.read_digits()
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module(f"mpelu.lab.data.{module}"), function)(*args, **kwargs)
 
-
-def _read_cifar(info: DataSetInfo, data_dir: Path | None) -> Splits:
-    from mpelu.lab.data import cifar
-
-    assert data_dir is not None
-    return cifar.read(info, data_dir)
-
-
-def _download_cifar(
-    info: DataSetInfo,
-    data_dir: Path,
-    *,
-    mirror: str | None = None,
-    progress: DownloadProgress | None = None,
-) -> None:
-    from mpelu.lab.data import cifar
-
-    cifar.download(info, data_dir, mirror=mirror, progress=progress)
-
-
-def _read_folder(info: DataSetInfo, data_dir: Path | None) -> Splits:
-    from mpelu.lab.data import folder
-
-    assert data_dir is not None
-    return folder.read(data_dir)
-
-
-def _read_npz(info: DataSetInfo, data_dir: Path | None) -> Splits:
-    from mpelu.lab.data import own
-
-    assert data_dir is not None
-    return own.read_npz(data_dir)
-
-
-def _read_reference(name: str, info: DataSetInfo, data_dir: Path | None) -> Splits:
-    from mpelu.lab.data import own
-
-    return own.read_reference(name, data_dir)
-
-
-def _unknown(
-    name: str, *, needs_data_dir: bool, read: Callable[[DataSetInfo, Path | None], Splits]
-) -> DataSetInfo:
-    """A data set that nothing is known about before it is read."""
-    return DataSetInfo(
-        name=name,
-        label=name,
-        channels=0,
-        image_size=0,
-        num_classes=0,
-        train_count=0,
-        test_count=0,
-        needs_data_dir=needs_data_dir,
-        read=read,
-    )
+    return call
 
 
 _RECORDS = (
@@ -204,7 +140,7 @@ _RECORDS = (
         train_count=1437,
         test_count=360,
         needs_data_dir=False,
-        read=_read_digits,
+        read=_late("images", "read_digits"),
     ),
     DataSetInfo(
         name="cifar10",
@@ -217,9 +153,8 @@ _RECORDS = (
         # As in the paper's code.
         channel_mean=(125.3, 123.0, 113.9),
         channel_std=(63.0, 62.1, 66.7),
-        needs_data_dir=True,
-        read=_read_cifar,
-        download=_download_cifar,
+        read=_late("cifar", "read"),
+        download=_late("cifar", "download"),
     ),
     DataSetInfo(
         name="cifar100",
@@ -231,9 +166,8 @@ _RECORDS = (
         test_count=10_000,
         channel_mean=(129.3, 124.1, 112.4),
         channel_std=(68.2, 65.4, 70.4),
-        needs_data_dir=True,
-        read=_read_cifar,
-        download=_download_cifar,
+        read=_late("cifar", "read"),
+        download=_late("cifar", "download"),
     ),
     # Any directory of images; label, classes and counts are those of ImageNet, for estimates and
     # for networks that are built without data.
@@ -246,10 +180,9 @@ _RECORDS = (
         num_classes=1000,
         train_count=1_281_167,
         test_count=50_000,
-        needs_data_dir=True,
-        read=_read_folder,
+        read=_late("folder", "read"),
     ),
-    _unknown("npz", needs_data_dir=True, read=_read_npz),
+    DataSetInfo(name="npz", label="npz", read=_late("own", "read_npz")),
 )
 DATA_SETS: dict[str, DataSetInfo] = {each.name: each for each in _RECORDS}
 """All data sets by name."""

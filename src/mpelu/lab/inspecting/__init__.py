@@ -6,7 +6,13 @@ the network of a run, or to the network a run would start with. Signal, gradient
 defined in `mpelu.diagnosis`.
 """
 
-from mpelu.lab.inspecting.inspection import Inspection, inspect_config, inspect_run
+from mpelu.lab.inspecting.inspection import (
+    Inspection,
+    LearnedParameters,
+    inspect_config,
+    inspect_run,
+    learned_parameters,
+)
 from mpelu.lab.inspecting.layers import (
     Gradients,
     LayerGradient,
@@ -14,7 +20,6 @@ from mpelu.lab.inspecting.layers import (
     activation_statistics,
     measure_gradients,
 )
-from mpelu.lab.inspecting.learned import LearnedParameters, learned_parameters
 from mpelu.lab.inspecting.residuals import LayerResiduals, ResidualHistogram, residual_histogram
 
 __all__ = [

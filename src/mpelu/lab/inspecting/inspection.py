@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from mpelu.graph import evaluating
+from mpelu.activations import learnable_parameters
+from mpelu.graph import evaluating, unwrap
 from mpelu.lab import data, files
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.files import seal_json
 from mpelu.lab.inspecting.layers import activation_statistics, measure_gradients
-from mpelu.lab.inspecting.learned import LearnedParameters, learned_parameters
 from mpelu.lab.inspecting.residuals import residual_histogram
 from mpelu.lab.references import check_trusted
-from mpelu.lab.run import folder
+from mpelu.lab.run import checkpoint, folder
 from mpelu.lab.training import network
 from mpelu.lab.training.process import device_for
 from mpelu.lab.training.trained import check_data, load_network
@@ -209,6 +209,74 @@ def _activations(now: LearnedParameters, history: LearnedParameters | None) -> d
         "epochs": [] if history is None else list(history.epochs),
         "labels": labels,
         "layers": list(layers.values()),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearnedParameters:
+    """Values of learned parameters by name, such as "NAME.alpha" and "NAME.beta" of an MPELU."""
+
+    epochs: tuple[int, ...]
+    """Epochs of the run's snapshots, in increasing order; 0 is before training. Empty for a
+    module."""
+    history: dict[str, Tensor]
+    """Tensors [epochs, channels] in float64."""
+    final: dict[str, Tensor]
+    """Tensors [channels] in float64, from the module or from the run's last snapshot."""
+    labels: dict[str, str]
+    """Labels by name, such as "α of MPELU"."""
+
+
+def learned_parameters(source: nn.Module | Path) -> LearnedParameters:
+    """Returns the learned parameters of activations.
+
+    Args:
+        source: module or run folder. The run may be in progress.
+
+    Raises:
+        UserError: if the path isn't a run folder, or a snapshot is damaged.
+
+    Example:
+        >>> found = learned_parameters(nn.Sequential(nn.Linear(8, 2), nn.PReLU(2)))
+        >>> {name: values.tolist() for name, values in found.final.items()}
+        {'1.weight': [0.25, 0.25]}
+    """
+    if isinstance(source, nn.Module):
+        learned = list(learnable_parameters(unwrap(source)))
+        return LearnedParameters(
+            epochs=(),
+            history={},
+            final=_flat({each.name: each.parameter for each in learned}),
+            labels={each.name: each.label for each in learned},
+        )
+    folder.read_config_values(source)
+    paths = folder.find_snapshots(source)
+    values: dict[str, list[Tensor]] = {}
+    labels: dict[str, str] = {}
+    shapes = None
+    for path in paths.values():
+        try:
+            tensors, _, labels = checkpoint.read_snapshot(path)
+        except ValueError as error:
+            raise UserError(f"{source}: {error}") from None
+        found = _flat(tensors)
+        shapes = shapes or {name: value.shape for name, value in found.items()}
+        if {name: value.shape for name, value in found.items()} != shapes:
+            first = next(iter(paths.values()))
+            raise UserError(f"{path}: expected the same activations as in {first.name}, got others")
+        for name, value in found.items():
+            values.setdefault(name, []).append(value)
+    return LearnedParameters(
+        epochs=tuple(paths),
+        history={name: torch.stack(each) for name, each in values.items()},
+        final={name: each[-1] for name, each in values.items()},
+        labels=labels,
+    )
+
+
+def _flat(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: value.detach().to("cpu", torch.float64).reshape(-1) for name, value in values.items()
     }
 
 

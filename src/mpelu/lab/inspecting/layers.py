@@ -3,100 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import activation as torch_activations
-from torch.nn.modules import conv, dropout, pooling
-from torch.nn.modules.batchnorm import _NormBase
 
-from mpelu.activations import describe, find_activation
 from mpelu.diagnosis import Moments, UnitCounter, mean_square, unit_axes
-from mpelu.elementwise import LINEAR, ElementwiseFunction
 from mpelu.graph import Inputs, arguments, substitute, tensors_in
-from mpelu.lab.errors import choose
-from mpelu.lab.inspecting.hooks import Batches, ForwardHooks, checked_batches, checked_model
-
-_CHUNK = 2**21
-"""Number of values that are copied to float64 at a time."""
-_KINDS: dict[str, tuple[type, ...]] = {
-    "conv": (conv._ConvNd,),
-    "linear": (nn.Linear, nn.Bilinear),
-    "norm": (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm),
-    "pool": tuple(getattr(pooling, name) for name in pooling.__all__),
-    "dropout": (dropout._DropoutNd,),
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InspectedLayer:
-    """A module to observe."""
-
-    kind: str
-    """conv, linear, norm, activation, pool, dropout, block (a module with submodules) or other."""
-    module: nn.Module
-    activation: ElementwiseFunction | None = None
-    """The function of an elementwise activation."""
-
-
-def find_layers(model: nn.Module, names: Iterable[str] | None) -> dict[str, InspectedLayer]:
-    """Returns the layers with the given names, or all modules without submodules, by path.
-
-    Raises:
-        UserError: for a name that the model doesn't have.
-
-    Example:
-        >>> found = find_layers(nn.Sequential(nn.Linear(8, 2), nn.ReLU()), None)
-        >>> {name: layer.kind for name, layer in found.items()}
-        {'0': 'linear', '1': 'activation'}
-    """
-    modules = dict(model.named_modules())
-    if names is None:
-        chosen = [name for name, each in modules.items() if not any(True for _ in each.children())]
-    else:
-        chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
-    for name in chosen:
-        if name not in modules:
-            choose("layers", name, filter(None, modules), noun="module")
-    return {name: _layer(modules[name]) for name in chosen}
-
-
-def _layer(module: nn.Module) -> InspectedLayer:
-    """Describes a module. Where only a run can tell what it computes, a copy is run."""
-    is_known = find_activation(module) is not None
-    if not is_known:
-        if any(True for _ in module.children()):
-            return InspectedLayer(kind="block", module=module)
-        for kind, classes in _KINDS.items():
-            if isinstance(module, classes):
-                return InspectedLayer(kind=kind, module=module)
-    found = describe(module)
-    if found is not None and found is not LINEAR:
-        return InspectedLayer(kind="activation", module=module, activation=found)
-    is_known = is_known or type(module).__name__ in torch_activations.__all__
-    return InspectedLayer(kind="activation" if is_known else "other", module=module)
-
-
-def chunks(values: Tensor) -> Iterator[Tensor]:
-    """Yields the values in float64, split along dimension 0 so that copies stay small.
-
-    Example:
-        >>> [part.dtype for part in chunks(torch.zeros(3))]
-        [torch.float64]
-    """
-    return (part.to(torch.float64) for part in _split(values))
-
-
-def _split(values: Tensor) -> Iterable[Tensor]:
-    return torch.split(values.detach(), max(1, _CHUNK // values[0].numel()))
-
-
-def add_values(moments: Moments, values: Tensor) -> None:
-    """Adds single values, for moments over all of them."""
-    moments.add(values.reshape(-1, 1), values.numel())
+from mpelu.lab.inspecting.observing import (
+    Batches,
+    InspectedLayer,
+    add_values,
+    checked_batches,
+    checked_model,
+    chunks,
+    find_layers,
+    observing,
+    split,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,15 +110,17 @@ def activation_statistics(
     def after(name: str, call: int, output: Tensor) -> None:
         record(name, call).add_output(output, samples)
 
-    modules = {name: layer.module for name, layer in chosen.items()}
-    hooks = ForwardHooks(model, modules, before, after, repeats=layers is not None)
-    with torch.no_grad(), hooks.attached():
+    repeats = layers is not None
+    with (
+        torch.no_grad(),
+        observing(model, chosen, before=before, after=after, repeats=repeats) as run,
+    ):
         for batch in checked_batches("activation_statistics", batches):
             if not records and any(layer.activation for layer in chosen.values()):
                 axes.update(unit_axes(model, batch))
             tensors = tensors_in(arguments(batch))
             samples = next((len(each) for each in tensors if each.dim() > 0), 1)
-            hooks.run(batch)
+            run(batch)
     return [entry.result() for entry in records.values() if entry.output.count]
 
 
@@ -217,7 +145,7 @@ class _Statistics:
         self.positive += int(torch.count_nonzero(values > 0))
         if self.layer.activation is not None and values.dim() > 1:
             self.units = self.units or UnitCounter.of(self.layer.module, self.axis)
-            for part in _split(values):
+            for part in split(values):
                 self.units.add(part)
 
     def add_output(self, values: Tensor, samples: int) -> None:
@@ -309,12 +237,11 @@ def measure_gradients(
             output.register_hook(keep)
 
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    modules = {name: layer.module for name, layer in chosen.items()}
-    hooks = ForwardHooks(model, modules, lambda *_: None, after, repeats=layers is not None)
-    with torch.enable_grad(), hooks.attached():
+    repeats = layers is not None
+    with torch.enable_grad(), observing(model, chosen, after=after, repeats=repeats) as run:
         (checked,) = checked_batches("measure_gradients", [batch])
         leaves, inputs = _differentiable(checked)
-        value = loss(hooks.run(inputs))
+        value = loss(run(inputs))
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             raise ValueError(
                 "measure_gradients: expected a scalar loss that depends on the model, got "

@@ -12,8 +12,16 @@ from torch import Tensor, nn
 from mpelu.diagnosis import Moments
 from mpelu.elementwise import ElementwiseFunction, Value, as_value
 from mpelu.init import residual_share
-from mpelu.lab.inspecting.hooks import Batches, ForwardHooks, checked_batches, checked_model
-from mpelu.lab.inspecting.layers import InspectedLayer, add_values, chunks, find_layers
+from mpelu.lab.inspecting.observing import (
+    Batches,
+    InspectedLayer,
+    add_values,
+    checked_batches,
+    checked_model,
+    chunks,
+    find_layers,
+    observing,
+)
 from mpelu.modules import MIN_BETA
 
 RESIDUALS = (0.01, 0.5, 2.0, 4.5)
@@ -110,21 +118,13 @@ def residual_histogram(
             records[name, call] = _Counts(name, call, found[name], tuple(residuals))
         records[name, call].add(inputs)
 
-    modules = {name: layer.module for name, layer in found.items() if name not in others}
-    hooks = ForwardHooks(model, modules, before, lambda *_: None)
-    with torch.no_grad(), hooks.attached():
+    activations = {name: layer for name, layer in found.items() if name not in others}
+    with torch.no_grad(), observing(model, activations, before=before) as run:
         for batch in checked_batches(caller, batches):
-            hooks.run(batch)
+            run(batch)
     if not records:
         raise ValueError(f"{caller}: expected the model to call activations, got no call")
     return _total(tuple(residuals), list(records.values()))
-
-
-def _per_channel(value: Value, like: Tensor) -> Tensor:
-    """Shapes one number, or one per channel, so that it broadcasts over dimension 1 of `like`."""
-    tensor = torch.as_tensor(value, dtype=torch.float64, device=like.device).reshape(-1)
-    is_shared = tensor.numel() == 1 or like.dim() < 2
-    return tensor if is_shared else tensor.reshape(-1, *[1] * (like.dim() - 2))
 
 
 def _exponential_parameters(
@@ -148,22 +148,6 @@ def _exponential_parameters(
     return (activation.scale * alpha).abs(), beta.clamp(min=MIN_BETA)
 
 
-def _thresholds(
-    activation: ElementwiseFunction | None, residuals: Sequence[float]
-) -> list[Value] | None:
-    """Returns the inputs above which the Taylor residual is below each bound.
-
-    Returns:
-        For each bound a number if it holds for all channels, otherwise a number per channel; None
-        if `_exponential_parameters` is None.
-    """
-    parameters = _exponential_parameters(activation)
-    if parameters is None:
-        return None
-    alpha, beta = parameters
-    return [as_value(-torch.sqrt(2 * each / alpha) / beta) for each in residuals]
-
-
 class _Counts:
     """Counts the inputs of one call of an activation, by residual and by size."""
 
@@ -174,19 +158,18 @@ class _Counts:
         self.moments = Moments()
         self.above = self.bounded = torch.zeros(len(residuals), dtype=torch.int64)
         self.counts = torch.zeros(len(EDGES) + 1, dtype=torch.int64)
-        self._ones = _thresholds_of_ones(residuals)
-        self._own = _thresholds(layer.activation, residuals)
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether the residual of the activation is known."""
-        return self._own is not None
+        self.parameters = _exponential_parameters(layer.activation)
+        """None if the residual of the activation isn't known."""
+        self._own: list[Value] = []
+        if self.parameters is not None:
+            alpha, beta = self.parameters
+            self._own = [as_value(-torch.sqrt(2 * each / alpha) / beta) for each in residuals]
 
     def add(self, values: Tensor) -> None:
         for part in chunks(values):
             add_values(self.moments, part)
-            self.above = self.above + _count_above(self._ones, part)
-            if self._own is not None:
+            self.above = self.above + _count_above(_thresholds(self.residuals), part)
+            if self.parameters is not None:
                 self.bounded = self.bounded + _count_above(self._own, part)
             self.counts += _histogram(part).cpu()
 
@@ -199,18 +182,19 @@ class _Counts:
             count=count,
             mean=self.moments.mean,
             variance=self.moments.variance,
-            bounded=_shares([self.bounded], count) if self.is_bounded else None,
+            bounded=None if self.parameters is None else _shares([self.bounded], count),
             above=_shares([self.above], count),
             gaussian=self._gaussian(),
             counts=tuple(self.counts.tolist()),
         )
 
     def _gaussian(self) -> tuple[float, ...] | None:
-        parameters = _exponential_parameters(self.layer.activation)
         variance = self.moments.variance
-        if parameters is None or not 0 < variance < math.inf:
+        if self.parameters is None or not 0 < variance < math.inf:
             return None
-        pairs = torch.stack(torch.broadcast_tensors(*(each.reshape(-1) for each in parameters)))
+        pairs = torch.stack(
+            torch.broadcast_tensors(*(each.reshape(-1) for each in self.parameters))
+        )
         if not pairs.isfinite().all():
             return None
         distinct, weights = torch.unique(pairs, dim=1, return_counts=True)
@@ -226,11 +210,11 @@ class _Counts:
 
 def _total(residuals: tuple[float, ...], records: list[_Counts]) -> ResidualHistogram:
     count = sum(record.moments.count for record in records)
-    known = [record for record in records if record.is_bounded]
+    known = [record for record in records if record.parameters is not None]
     known_count = sum(record.moments.count for record in known)
     return ResidualHistogram(
         residuals=residuals,
-        thresholds=tuple(_thresholds_of_ones(residuals)),
+        thresholds=tuple(_thresholds(residuals)),
         edges=EDGES,
         layers=tuple(record.result() for record in records),
         count=count,
@@ -244,15 +228,20 @@ def _shares(counts: Sequence[Tensor], total: int) -> tuple[float, ...]:
     return tuple(each / total for each in torch.stack([*counts]).sum(0).tolist())
 
 
-def _count_above(thresholds: Sequence[Value], values: Tensor) -> Tensor:
-    """Counts the values above each threshold."""
-    above = [torch.count_nonzero(values > _per_channel(each, values)) for each in thresholds]
-    return torch.tensor([int(each) for each in above], dtype=torch.int64)
-
-
-def _thresholds_of_ones(residuals: Sequence[float]) -> list[float]:
+def _thresholds(residuals: Sequence[float]) -> list[float]:
     """Returns the y above which the residual is below each bound, for alpha = beta = 1."""
     return [-math.sqrt(2 * residual) for residual in residuals]
+
+
+def _count_above(thresholds: Sequence[Value], values: Tensor) -> Tensor:
+    """Counts the values above each threshold: a number, or one per channel in dimension 1."""
+    counts = []
+    for each in thresholds:
+        limit = torch.as_tensor(each, dtype=torch.float64, device=values.device).reshape(-1)
+        if limit.numel() > 1 and values.dim() >= 2:
+            limit = limit.reshape(-1, *[1] * (values.dim() - 2))
+        counts.append(int(torch.count_nonzero(values > limit)))
+    return torch.tensor(counts, dtype=torch.int64)
 
 
 def _histogram(values: Tensor) -> Tensor:

@@ -71,9 +71,7 @@ def _table(
     title: str, header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, texts: int
 ) -> Table:
     """Makes a table with a title. Its first columns are texts, the others numbers."""
-    table = make_table(header, rows, width, right=range(texts, len(header)))
-    table.title, table.title_justify, table.title_style = title, "left", ""
-    return table
+    return make_table(header, rows, width, right=range(texts, len(header)), title=title)
 
 
 def _label(row: dict[str, Any]) -> str:

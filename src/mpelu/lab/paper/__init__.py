@@ -12,19 +12,17 @@ Example:
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpelu.lab import references
 from mpelu.lab.errors import UserError, choose
-from mpelu.lab.sweep.study import OUT, Execution, Options, Study
+from mpelu.lab.sweep.study import Options, Study
 
 if TYPE_CHECKING:
-    from mpelu.lab.sweep.results import Result
+    from mpelu.lab.tables import Result
 
 __all__ = ["find", "names", "reproduce"]
 
@@ -68,21 +66,7 @@ def _built_in(name: str) -> Study:
     return study
 
 
-def reproduce(
-    studies: str | Iterable[str],
-    *,
-    scale: str = "small",
-    seeds: int | None = None,
-    follow: str | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
-    out: str | os.PathLike[str] = OUT,
-    executor: str = "local",
-    jobs: int | None = None,
-    ray_address: str | None = None,
-    cpus_per_run: float = 1.0,
-    gpus_per_run: float = 0.0,
-    progress: bool = False,
-) -> list[Result]:
+def reproduce(studies: str | Iterable[str], **options: Any) -> list[Result]:
     """Runs studies and returns their results, as `mpelu reproduce` does.
 
     Runs that finished in an earlier call aren't repeated, and interrupted ones continue. Progress
@@ -90,38 +74,18 @@ def reproduce(
 
     Args:
         studies: name or names of studies.
-        scale: "smoke", "small" or "full".
-        seeds: runs per setting; None for the study's default.
-        follow: "paper" or "code", where the two disagree; None for the study's default.
-        data_dir: where the data is, or where to download it.
-        out: directory of the results.
-        executor: "local" or "ray".
-        jobs: runs at a time; None for one per core at small scale, and otherwise one.
-        ray_address: a running Ray cluster; None to start one on this machine.
-        cpus_per_run: CPUs per run on a Ray cluster.
-        gpus_per_run: GPUs per run on a Ray cluster.
-        progress: print the progress of downloads and, where there is one run at a time, of runs.
+        **options: fields of `mpelu.lab.sweep.Options`, such as scale="smoke", data_dir="data",
+            out="results" or jobs=2.
 
     Raises:
-        UserError: for unknown names or options, missing data, a full disk, or if a study has no
+        UserError: for unknown names or values, missing data, a full disk, or if a study has no
             run that ended.
     """
     from mpelu.lab.sweep import runner
 
     chosen = [find(name) for name in ([studies] if isinstance(studies, str) else studies)]
-    where = None if data_dir is None else os.fspath(data_dir)
-    options = Options(scale=scale, seeds=seeds, follow=follow, data_dir=where)
-    execution = Execution(
-        out=Path(out),
-        executor=executor,
-        jobs=jobs,
-        ray_address=ray_address,
-        cpus_per_run=cpus_per_run,
-        gpus_per_run=gpus_per_run,
-        progress=progress,
-    )
     results = []
-    for event in runner.run(chosen, options, execution):
+    for event in runner.run(chosen, Options(**options)):
         _LOG.log(logging.WARNING if event.is_problem else logging.INFO, event.text)
         if event.result is not None:
             results.append(event.result)

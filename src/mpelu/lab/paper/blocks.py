@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from mpelu.lab.paper.settings import LABELS
 from mpelu.lab.sweep.gather import Gathered
-from mpelu.lab.sweep.results import Cell, Result
 from mpelu.lab.sweep.study import Study
+from mpelu.lab.tables import Cell, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,82 +62,49 @@ def _draw(axes: Axes, description: ResidualDesign, activation: str) -> None:
     from matplotlib.patches import Circle, FancyBboxPatch
 
     order = words(description)
-    _arrow(axes, (0, 0.3), (0, -_STEP + _HEIGHT / 2))
+    # What a word takes up above and below its middle.
+    reach = [0.27 if word == "+" else _HEIGHT / 2 for word in order]
+    _arrow(axes, (0, 0.3), (0, -_STEP + reach[0]))
     axes.text(0.15, 0.25, "x", va="center", style="italic")
     for index, word in enumerate(order, 1):
         y = -index * _STEP
         if word == "+":
             axes.add_patch(Circle((0, y), 0.27, facecolor="white", edgecolor="black", zorder=3))
             axes.text(0, y, "+", ha="center", va="center", fontsize=12, zorder=4)
-            _shortcut(axes, y)
+            # The shortcut: a line around the branch, from the block's input to the addition.
+            axes.plot([0, -_SHORTCUT, -_SHORTCUT], [-0.15, -0.15, y], color="black", linewidth=1)
+            _arrow(axes, (-_SHORTCUT, y), (-0.27, y))
         else:
-            kind = "conv" if word.startswith("conv") else word
-            axes.add_patch(
-                FancyBboxPatch(
-                    (-_WIDTH / 2, y - _HEIGHT / 2),
-                    _WIDTH,
-                    _HEIGHT,
-                    boxstyle="round,pad=0,rounding_size=0.12",
-                    facecolor=_COLORS[kind],
-                    edgecolor="black",
-                    linewidth=0.9,
-                )
-            )
-            axes.text(0, y, _text(word, activation), ha="center", va="center", fontsize=9)
-        edge = 0.27 if word == "+" else _HEIGHT / 2
-        is_next_sum = index < len(order) and order[index] == "+"
-        end = y - _STEP + (0.27 if is_next_sum else _HEIGHT / 2)
-        _arrow(axes, (0, y - edge), (0, end if index < len(order) else y - _STEP))
-
-
-def _text(word: str, activation: str) -> str:
-    if word == "bn":
-        return "BN"
-    if word == "act":
-        return activation
-    kernel = word.removeprefix("conv")
-    return f"{kernel}×{kernel} conv"
-
-
-def _shortcut(axes: Axes, y: float) -> None:
-    """A line around the branch, from the block's input to the addition."""
-    axes.plot([0, -_SHORTCUT, -_SHORTCUT], [-0.15, -0.15, y], color="black", linewidth=1)
-    _arrow(axes, (-_SHORTCUT, y), (-0.27, y))
+            kernel = word.removeprefix("conv")
+            text = {"bn": "BN", "act": activation}.get(word, f"{kernel}×{kernel} conv")
+            box = FancyBboxPatch(
+                (-_WIDTH / 2, y - _HEIGHT / 2), _WIDTH, _HEIGHT, edgecolor="black", linewidth=0.9,
+                boxstyle="round,pad=0,rounding_size=0.12", facecolor=_COLORS[word[:4]],
+            )  # fmt: skip
+            axes.add_patch(box)
+            axes.text(0, y, text, ha="center", va="center", fontsize=9)
+        end = reach[index] if index < len(order) else 0.0
+        _arrow(axes, (0, y - reach[index - 1]), (0, y - _STEP + end))
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    axes.annotate(
-        "",
-        end,
-        start,
-        arrowprops={"arrowstyle": "-|>", "color": "black", "linewidth": 1, "shrinkA": 0,
-                    "shrinkB": 0},
-    )  # fmt: skip
+    shape = {"arrowstyle": "-|>", "color": "black", "linewidth": 1, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", end, start, arrowprops=shape)
 
 
 def result(gathered: Gathered, panels: Panels) -> Result:
     """The drawing, and the order of layers in words."""
-    from mpelu.lab.sweep import drawing
+    from mpelu.lab import plots
 
     rows = []
     for title, family in panels:
         description, activation = describe(family)
-        rows.append(
-            (
-                Cell(title.replace("\n", " ")),
-                Cell(f"{family}-N"),
-                Cell(activation),
-                Cell(" ".join(words(description))),
-                Cell(description.stem),
-                Cell(description.tail or "-"),
-                Cell(description.shortcut),
-            )
-        )
-    return Result(
-        study=gathered.study.name,
-        title=gathered.study.title,
-        scale=gathered.options.scale,
-        data="none",
+        texts = (
+            title.replace("\n", " "), f"{family}-N", activation, " ".join(words(description)),
+            description.stem, description.tail or "-", description.shortcut,
+        )  # fmt: skip
+        rows.append(tuple(map(Cell, texts)))
+    return gathered.result(
         header=("block", "network", "activation", "order", "stem", "tail", "shortcut"),
         rows=tuple(rows),
         notes=(
@@ -145,7 +112,7 @@ def result(gathered: Gathered, panels: Panels) -> Result:
             "where a block changes the shape, its shortcut starts after the layers ahead of the "
             "first convolution",
         ),
-        figures=drawing.save(figure(panels), gathered.folder, "figure"),
+        figures=plots.save(figure(panels), gathered.folder),
     )
 
 
@@ -166,13 +133,11 @@ FIGURE4 = Study(
     name="figure4",
     title="Various residual blocks",
     needs="nothing",
-    quantity="",
     summarize=lambda gathered: result(gathered, VARIOUS),
 )
 FIGURE5 = Study(
     name="figure5",
     title="Alternative residual functions",
     needs="nothing",
-    quantity="",
     summarize=lambda gathered: result(gathered, ALTERNATIVES),
 )

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import LABELS, LSUV, MSRA, OURS, PLAIN_SOURCES, plain
-from mpelu.lab.sweep.gather import FoundRun, Gathered, is_number
-from mpelu.lab.sweep.results import Plot, Result
-from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.plots import Plot
+from mpelu.lab.sweep.gather import Gathered, is_number
+from mpelu.lab.sweep.study import Job, Setting, Study
 from mpelu.lab.sweep.table import curves, plain_text, tabulate
+from mpelu.lab.tables import Result
 
 NEAR_CHANCE = 0.95
 """A network has learned if its training loss is below this share of the loss at chance."""
@@ -41,7 +42,7 @@ LSUV_PAPER = (
 )
 
 
-def learned(ended: FoundRun) -> bool:
+def learned(ended: Job) -> bool:
     """Whether the last quarter of the training losses is clearly below the loss at chance."""
     losses: list[float] = [row["loss"] for row in ended.run.steps if is_number(row.get("loss"))]
     if ended.diverged or not losses:
@@ -50,7 +51,7 @@ def learned(ended: FoundRun) -> bool:
     return sum(end) / len(end) < NEAR_CHANCE * math.log(ended.num_classes)
 
 
-def _text(ended: Sequence[FoundRun], values: Sequence[float]) -> str:
+def _text(ended: Sequence[Job], values: Sequence[float]) -> str:
     errors = plain_text(ended, values)
     if all(each.diverged for each in ended):
         return errors
@@ -62,51 +63,39 @@ def _text(ended: Sequence[FoundRun], values: Sequence[float]) -> str:
 
 def table(gathered: Gathered) -> Result:
     """The table with a word on whether training converged, and the training losses as a plot."""
+    series = curves(gathered, "step", "loss")
+    plot = Plot(
+        title="Training loss, first seed",
+        x_label="iterations",
+        y_label="cross entropy, nats",
+        # On a linear axis, one network that explodes would flatten all others.
+        log_y=any(max(each.y, default=0) > _EXPLODED for each in series),
+        series=series,
+    )
     if gathered.options.is_smoke:  # a few steps can't show it
-        return tabulate(gathered, plots=_plots)
+        return tabulate(gathered, plots=(plot,))
     note = (
         f"converges: the mean training loss of the last quarter is below {NEAR_CHANCE} times the "
         "loss at chance, log(classes)"
     )
-    return tabulate(gathered, text=_text, plots=_plots, notes=(note,))
-
-
-def _plots(gathered: Gathered) -> tuple[Plot, ...]:
-    series = curves(gathered, "step", "loss")
-    return (
-        Plot(
-            title="Training loss, first seed",
-            x_label="iterations",
-            y_label="cross entropy, nats",
-            # On a linear axis, one network that explodes would flatten all others.
-            log_y=any(max(each.y, default=0) > _EXPLODED for each in series),
-            series=series,
-        ),
-    )
+    return tabulate(gathered, text=_text, plots=(plot,), notes=(note,))
 
 
 def _convergence(source: str) -> list[Setting]:
-    return [
-        Setting(
-            name=f"{activation}-{mode}",
-            labels=(LABELS[activation], mode.upper()),
-            paper=printed,
-            config=replace(
-                plain(
-                    30,
-                    activation,
-                    MSRA if activation in ("relu", "prelu") else OURS,
-                    source,
-                    alpha={"relu": None, "prelu": 0.25}.get(activation, 1.0),
-                    batch_norm=False,
-                    mode=mode,
-                ),
-                activation_decay_mult=0.0 if activation == "mpelu" else 1.0,
-            ),
-        )
-        for activation, row in MODES_PAPER.items()
-        for mode, printed in zip(MODES, row, strict=True)
-    ]
+    found = []
+    for activation, row in MODES_PAPER.items():
+        method = MSRA if activation in ("relu", "prelu") else OURS
+        alpha = {"relu": None, "prelu": 0.25}.get(activation, 1.0)
+        for mode, printed in zip(MODES, row, strict=True):
+            config = plain(
+                30, activation, method, source, alpha=alpha, batch_norm=False, mode=mode,
+                decay=0.0 if activation == "mpelu" else 1.0,
+            )  # fmt: skip
+            labels = (LABELS[activation], mode.upper())
+            found.append(
+                Setting(name=f"{activation}-{mode}", labels=labels, paper=printed, config=config)
+            )
+    return found
 
 
 def _lsuv(source: str) -> list[Setting]:
@@ -115,14 +104,8 @@ def _lsuv(source: str) -> list[Setting]:
         config = plain(depth, "elu", method, source, alpha=1.0, batch_norm=False)
         if method == LSUV:
             config = replace(config, linear_std=None)
-        found.append(
-            Setting(
-                name=f"{depth}-{method.lower()}",
-                labels=(f"{depth}", method),
-                paper=printed,
-                config=config,
-            )
-        )
+        name, labels = f"{depth}-{method.lower()}", (f"{depth}", method)
+        found.append(Setting(name=name, labels=labels, paper=printed, config=config))
     return found
 
 
@@ -139,16 +122,12 @@ CONVERGENCE = Study(
     sources={each: PLAIN_SOURCES[each] for each in ("code", "paper")},
     summarize=table,
 )
-LSUV_STUDY = Study(
+LSUV_STUDY = replace(
+    CONVERGENCE,
     name="lsuv",
     title="LSUV in ELU networks of 30 and 52 layers without batch normalization (section 4.3)",
-    needs="ImageNet",
     labels=("layers", "init"),
-    quantity="top-1 error %",
     settings=_lsuv,
-    shrink=scale.plain,
-    seeds={"smoke": 1, "small": 1, "full": 1},
     sources=PLAIN_SOURCES,
     comparisons=(("30-ours", "30-lsuv"), ("52-ours", "52-lsuv")),
-    summarize=table,
 )

@@ -2,61 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mpelu.lab.colors import COLORS
+from mpelu.lab.plots import COLORS
 from mpelu.lab.sweep.gather import Gathered
-from mpelu.lab.sweep.results import Cell, Result
 from mpelu.lab.sweep.study import Study
+from mpelu.lab.tables import Cell, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from torch import nn
 
-ALPHA_LIKE_PRELU, BETA_LIKE_PRELU = 25.6302, 0.01
+ALPHA, BETA = 25.6302, 0.01
+"""With these, MPELU is close to a PReLU."""
 SLOPE = 0.25
 
 
-def shapes() -> list[tuple[str, nn.Module, str, str]]:
-    """The curves of panel (a): label, function, color and line style."""
+def figure() -> Figure:
+    """Draws both panels: activation functions, and special cases of MPELU."""
+    from matplotlib.figure import Figure
     from torch import nn
 
     from mpelu import MPELU
 
-    return [
+    drawn = Figure(figsize=(9.5, 4.4), layout="constrained")
+    left, right = drawn.subplots(1, 2)
+    shapes = [
         ("ReLU", nn.ReLU(), COLORS["relu"], "-"),
         ("PReLU, a = 0.25", nn.PReLU(init=SLOPE), COLORS["prelu"], "--"),
         ("ELU, α = 1", nn.ELU(), COLORS["elu"], "-."),
         ("MPELU, α = 3, β = 1", MPELU(alpha=3.0), COLORS["mpelu"], "-"),
     ]
-
-
-def special_cases() -> list[tuple[str, nn.Module, str, str]]:
-    """The curves of panel (b)."""
-    from mpelu import MPELU
-
-    like_prelu = MPELU(alpha=ALPHA_LIKE_PRELU, beta=BETA_LIKE_PRELU)
-    return [
+    like_prelu = MPELU(alpha=ALPHA, beta=BETA)
+    cases = [
         ("α = 0: ReLU", MPELU(alpha=0.0), COLORS["relu"], "-"),
         ("α = 25.6302, β = 0.01: close to PReLU 0.25", like_prelu, COLORS["prelu"], "--"),
         ("α = 1, β = 1: ELU", MPELU(), COLORS["elu"], "-."),
         ("α = 98, β = 0.01: close to the identity", MPELU.identity(), "#CC79A7", ":"),
     ]
-
-
-def figure() -> Figure:
-    """Draws both panels."""
-    from matplotlib.figure import Figure
-
-    drawn = Figure(figsize=(9.5, 4.4), layout="constrained")
-    left, right = drawn.subplots(1, 2)
-    _panel(left, "Shapes of activation functions", shapes())
-    _panel(right, "Special cases of MPELU", special_cases())
+    _panel(left, "Shapes of activation functions", shapes)
+    _panel(right, "Special cases of MPELU", cases)
     return drawn
 
 
-def _panel(axes: Axes, title: str, curves: list[tuple[str, nn.Module, str, str]]) -> None:
+def _panel(axes: Axes, title: str, curves: Sequence[tuple[str, nn.Module, str, str]]) -> None:
     import torch
 
     y = torch.linspace(-4, 3, 701)
@@ -75,36 +66,24 @@ def summarize(gathered: Gathered) -> Result:
     from torch import nn
 
     from mpelu import MPELU
-    from mpelu.lab.sweep import drawing
+    from mpelu.lab import plots
 
     y = torch.linspace(-4, 0, 401, dtype=torch.float64)
+    near, leaky = "α = 25.6302, β = 0.01", nn.LeakyReLU(SLOPE)
     cases = (
         ("α = 0", "ReLU", "equal", 0.0, 1.0, nn.ReLU()),
-        (
-            "α = 25.6302, β = 0.01",
-            "PReLU, a = 0.25",
-            "approximates",
-            ALPHA_LIKE_PRELU,
-            BETA_LIKE_PRELU,
-            nn.LeakyReLU(SLOPE),
-        ),
+        (near, "PReLU, a = 0.25", "approximates", ALPHA, BETA, leaky),
         ("α = 1, β = 1", "ELU", "equal", 1.0, 1.0, nn.ELU()),
     )
     rows = []
     for shown, other, printed, alpha, beta, function in cases:
         ours = MPELU(alpha=alpha, beta=beta, dtype=torch.float64)(y)
         distance = (ours - function(y)).abs().max().item()
-        rows.append(
-            (Cell(shown), Cell(other), Cell(printed), Cell(f"{distance:.2g}", distance)),
-        )
-    return Result(
-        study=gathered.study.name,
-        title=gathered.study.title,
-        scale=gathered.options.scale,
-        data="none",
+        rows.append((*map(Cell, (shown, other, printed)), Cell(f"{distance:.2g}", distance)))
+    return gathered.result(
         header=("MPELU", "is", "paper", "largest difference on [-4, 0]"),
         rows=tuple(rows),
-        figures=drawing.save(figure(), gathered.folder, "figure"),
+        figures=plots.save(figure(), gathered.folder),
     )
 
 
@@ -112,6 +91,5 @@ STUDY = Study(
     name="figure1",
     title="Shapes of activation functions, and special cases of MPELU",
     needs="nothing",
-    quantity="",
     summarize=summarize,
 )

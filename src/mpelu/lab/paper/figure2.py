@@ -7,11 +7,11 @@ from functools import partial
 
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import LABELS, NIN_SOURCES, nin
-from mpelu.lab.sweep.gather import FoundRun, Gathered, is_number
-from mpelu.lab.sweep.results import Plot, Result
+from mpelu.lab.sweep.gather import Gathered, is_number
 from mpelu.lab.sweep.statistics import text_of
-from mpelu.lab.sweep.study import Setting, Study
-from mpelu.lab.sweep.table import curves, tabulate
+from mpelu.lab.sweep.study import Job, Setting, Study
+from mpelu.lab.sweep.table import plots_of, tabulate
+from mpelu.lab.tables import Result
 
 PAPER = {
     # iterations to 15 % test error, from the caption
@@ -26,17 +26,12 @@ ERROR = {"full": 15.0, "small": 45.0, "smoke": 95.0}
 
 def settings(source: str) -> list[Setting]:
     return [
-        Setting(
-            name=activation,
-            labels=(LABELS[activation],),
-            paper=printed,
-            config=nin(activation, alpha, source),
-        )
-        for (activation, alpha), printed in PAPER.items()
+        Setting(name=name, labels=(LABELS[name],), paper=printed, config=nin(name, alpha, source))
+        for (name, alpha), printed in PAPER.items()
     ]
 
 
-def _reached(error: float, ended: FoundRun) -> float | None:
+def _reached(error: float, ended: Job) -> float | None:
     """The first tested iteration with at most this error."""
     for row in ended.run.tests:
         reached = is_number(row.get("test_error")) and row["test_error"] <= error
@@ -45,29 +40,17 @@ def _reached(error: float, ended: FoundRun) -> float | None:
     return None
 
 
-def _plots(gathered: Gathered) -> tuple[Plot, ...]:
-    return (
-        Plot(
-            title="(a) training loss",
-            x_label="iterations",
-            y_label="cross entropy, nats",
-            series=curves(gathered, "test", "train_loss"),
-        ),
-        Plot(
-            title="(b) test error",
-            x_label="iterations",
-            y_label="test error, %",
-            series=curves(gathered, "test", "test_error"),
-        ),
-    )
-
-
 def summarize(gathered: Gathered) -> Result:
     error = ERROR[gathered.options.scale]
-    config = gathered.rows[0].setting.config
+    config = gathered.rows[0].config
     assert config is not None
     is_full = error == ERROR["full"]
     shrunk = () if is_full else (f"{error:g} % test error instead of {ERROR['full']:g} %",)
+    plots = plots_of(
+        gathered,
+        ("(a) training loss", "test", "train_loss", "cross entropy, nats"),
+        ("(b) test error", "test", "test_error", "test error, %"),
+    )
     return tabulate(
         gathered,
         measured=f"iterations to {error:g} % test error",
@@ -75,12 +58,12 @@ def summarize(gathered: Gathered) -> Result:
         digits=0,
         value=partial(_reached, error),
         text=partial(_text, error),
-        plots=_plots,
+        plots=plots,
         notes=(f"tested every {config.test_interval} iterations",),
     )
 
 
-def _text(error: float, ended: Sequence[FoundRun], values: Sequence[float]) -> str:
+def _text(error: float, ended: Sequence[Job], values: Sequence[float]) -> str:
     count, found = len(ended), len(values)
     if not found:
         return f"{error:g} % not reached" if count else "no run"

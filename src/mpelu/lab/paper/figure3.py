@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from mpelu.lab.paper import scale, table05
-from mpelu.lab.paper.settings import PLAIN_SOURCES
+from dataclasses import replace
+
+from mpelu.lab.paper import table05
 from mpelu.lab.sweep.gather import Gathered
-from mpelu.lab.sweep.results import Plot, Result
-from mpelu.lab.sweep.study import Setting, Study
-from mpelu.lab.sweep.table import curves, tabulate
+from mpelu.lab.sweep.study import Setting
+from mpelu.lab.sweep.table import plots_of, tabulate
+from mpelu.lab.tables import Result
 
 SHOWN = ("mpelu-15-ours-bn", "mpelu-30-gaussian-bn", "mpelu-30-ours-bn", "mpelu-30-ours")
 
@@ -18,37 +19,21 @@ def settings(source: str) -> list[Setting]:
     return [found[name] for name in SHOWN]
 
 
-def _plots(gathered: Gathered) -> tuple[Plot, ...]:
-    shown = (
+def summarize(gathered: Gathered) -> Result:
+    plots = plots_of(
+        gathered,
         ("(a) training loss", "step", "loss", "cross entropy, nats"),
         ("(b) training error", "test", "train_error", "top-1 training error, %"),
         ("(c) test error", "test", "test_error", "top-1 test error, %"),
     )
-    return tuple(
-        Plot(
-            title=title,
-            x_label="iterations",
-            y_label=label,
-            series=curves(gathered, kind, quantity),
-        )
-        for title, kind, quantity, label in shown
-    )
+    return tabulate(gathered, plots=plots)
 
 
-def summarize(gathered: Gathered) -> Result:
-    return tabulate(gathered, plots=_plots)
-
-
-STUDY = Study(
+STUDY = replace(
+    table05.STUDY,
     name="figure3",
     title="Degradation with depth: 15 and 30 layers on ImageNet",
-    needs="ImageNet",
-    labels=table05.STUDY.labels,
-    quantity="top-1 error %",
     settings=settings,
-    shrink=scale.plain,
-    seeds={"smoke": 1, "small": 2, "full": 1},
-    sources=PLAIN_SOURCES,
     comparisons=(("mpelu-30-ours-bn", "mpelu-15-ours-bn"), ("mpelu-30-ours", "mpelu-30-ours-bn")),
     summarize=summarize,
 )

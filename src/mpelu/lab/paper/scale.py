@@ -6,25 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from mpelu.lab.config import Config
+from mpelu.lab.sweep.study import SMOKE
 
-_SMOKE: dict[str, Any] = {
-    "data": "digits",
-    "data_dir": None,
-    "train_limit": 64,
-    "test_limit": 32,
-    "batch_size": 16,
-    "epochs": None,
-    "iterations": 3,
-    "milestones": (2,),
-    "warmup": 0,
-    "warmup_lr": None,
-    "test_every": None,
-    "log_every": 1,
-    "threads": 1,
-}
-"""A few steps on the digits data set. It shows that everything runs, and nothing else."""
-
-
+_SMOKE = {**SMOKE, "data": "digits", "data_dir": None, "milestones": (2,)}
 _EPOCHS = 5
 _STEPS = 391
 """Steps of an epoch of CIFAR-10 in batches of 128."""

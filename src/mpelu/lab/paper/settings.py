@@ -8,8 +8,8 @@ Importing this module doesn't import torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from mpelu.activations import TABLE
 from mpelu.lab.config import Config
@@ -51,14 +51,7 @@ output of nine layers without normalization."""
 
 
 def nin(activation: str, alpha: float | None, source: str, *, augmented: bool = True) -> Config:
-    """Network in Network on CIFAR-10.
-
-    Args:
-        activation: name of the activation.
-        alpha: its (initial) alpha, if it has one.
-        source: "paper" or "code".
-        augmented: train on random 28x28 crops and flips.
-    """
+    """Network in Network on CIFAR-10, augmented with random 28x28 crops and flips."""
     config = replace(
         _NIN,
         activation=activation,
@@ -193,77 +186,41 @@ RESNET_SOURCES = {
 
 
 def resnet(model: str, source: str, *, dagger: bool = False, **changes: Any) -> Config:
-    """A residual network on CIFAR.
-
-    Args:
-        model: name of the network.
-        source: "paper" or "code".
-        dagger: train for 300 epochs with batches of 64, as the rows marked † of table 12.
-        **changes: other fields of Config.
-    """
+    """A residual network on CIFAR; dagger: as the rows marked † of table 12, for 300 epochs."""
     decay_mult = 10.0 if source == "code" else 1.0
     base = _DAGGER if dagger else _RESNET
     return replace(base, model=model, activation_decay_mult=decay_mult, **changes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Preset:
+class Preset(NamedTuple):
     """A setting of a study, for `mpelu train --preset`."""
 
-    name: str
     help: str
-    study: str
-    setting: str
-    """Its name in the study."""
-    source: str
-    """The one the study follows by default."""
     config: Config
 
 
-def _any_activation(config: Config) -> Config:
-    """Names no activation, so that `--activation` can choose one.
-
-    Without it, the network has MPELU with the alpha of the setting.
-    """
-    return replace(config, activation=None, alpha=None)
-
-
-_PRESETS = (
-    Preset(
-        name="nin-cifar10",
-        help="NIN, CIFAR-10, 120k iterations (table 1, published code)",
-        study="table1",
-        setting="mpelu-1-augmented",
-        source="code",
-        config=_any_activation(nin("mpelu", 1.0, "code")),
+# They name no activation, so that `--activation` can choose one. Without it, the network has MPELU
+# with the alpha of the setting.
+_ANY: dict[str, Any] = {"activation": None, "alpha": None}
+PRESETS = {
+    "nin-cifar10": Preset(
+        "NIN, CIFAR-10, 120k iterations (table 1, published code)",
+        replace(nin("mpelu", 1.0, "code"), **_ANY),
     ),
-    Preset(
-        name="resnet-cifar",
-        help="ResNets on CIFAR-10, 200 epochs (tables 9 to 12, paper)",
-        study="table11",
-        setting="nopre-resnet",
-        source="paper",
-        config=resnet("nopre-resnet-164", "paper"),
+    "resnet-cifar": Preset(
+        "ResNets on CIFAR-10, 200 epochs (tables 9 to 12, paper)",
+        resnet("nopre-resnet-164", "paper"),
     ),
-    Preset(
-        name="resnet-cifar-dagger",
-        help="ResNets on CIFAR-10, 300 epochs (table 12, paper)",
-        study="table12",
-        setting="nopre-164-alpha0.25-dagger-cifar10",
-        source="paper",
-        config=resnet("nopre-resnet-164", "paper", dagger=True),
+    "resnet-cifar-dagger": Preset(
+        "ResNets on CIFAR-10, 300 epochs (table 12, paper)",
+        resnet("nopre-resnet-164", "paper", dagger=True),
     ),
-    Preset(
-        name="plain-imagenet",
-        help="15 layers on ImageNet, 750k iterations (table 2, paper)",
-        study="table2",
-        setting="mpelu-1-ours-decay1",
-        source="paper",
-        config=_any_activation(plain(15, "mpelu", OURS, "paper", alpha=1.0)),
+    "plain-imagenet": Preset(
+        "15 layers on ImageNet, 750k iterations (table 2, paper)",
+        replace(plain(15, "mpelu", OURS, "paper", alpha=1.0), **_ANY),
     ),
-)
-PRESETS: dict[str, Preset] = {each.name: each for each in _PRESETS}
-"""By name. Each is a setting of a study, field by field."""
+}
+"""By name. Each is a setting of a study at its default source, field by field."""
 
 
 def preset(name: str) -> dict[str, Any]:

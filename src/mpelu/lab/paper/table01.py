@@ -17,30 +17,17 @@ PAPER = {
 
 
 def settings(source: str) -> list[Setting]:
-    return [
-        Setting(
-            name=f"{_name(activation, alpha)}{'-augmented' * augmented}",
-            labels=(
-                LABELS[activation],
-                _parameters(activation, alpha),
-                "yes" if augmented else "no",
-            ),
-            paper=printed[augmented],
-            config=nin(activation, alpha, source, augmented=augmented),
-        )
-        for (activation, alpha), printed in PAPER.items()
-        for augmented in (False, True)
-    ]
-
-
-def _parameters(activation: str, alpha: float | None) -> str:
-    if alpha is None:
-        return "-"
-    return f"alpha = {alpha:g}" + ("; beta = 1" if activation == "mpelu" else "")
-
-
-def _name(activation: str, alpha: float | None) -> str:
-    return f"mpelu-{alpha:g}" if activation == "mpelu" else activation
+    found = []
+    for (activation, alpha), printed in PAPER.items():
+        name, shown = activation, "-" if alpha is None else f"alpha = {alpha:g}"
+        if activation == "mpelu":
+            name, shown = f"mpelu-{alpha:g}", f"{shown}; beta = 1"
+        for augmented, error in zip((False, True), printed, strict=True):
+            config = nin(activation, alpha, source, augmented=augmented)
+            labels = (LABELS[activation], shown, "yes" if augmented else "no")
+            of = f"{name}{'-augmented' * augmented}"
+            found.append(Setting(name=of, labels=labels, paper=error, config=config))
+    return found
 
 
 STUDY = Study(

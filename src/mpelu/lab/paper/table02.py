@@ -31,43 +31,29 @@ PAPER = (
 )
 
 
-def setting(
-    method: str,
-    activation: str,
-    alpha: float,
-    decay: float,
-    beta_decay: float,
-    printed: str,
-    source: str,
-) -> Setting:
+Case = tuple[str, str, float, float, float, str]
+
+
+def setting(case: Case, source: str) -> Setting:
     """A row of the table; labels of parameters that the activation lacks are "-"."""
-    learned = activation in ("prelu", "mpelu")
+    method, activation, alpha, decay, beta_decay, printed = case
+    learned, has_beta = activation in ("prelu", "mpelu"), activation == "mpelu"
     name = f"{activation}-{alpha:g}-{method.lower()}"
     if learned:
         name += f"-decay{decay:g}" + (f"{beta_decay:g}" if beta_decay != decay else "")
-    return Setting(
-        name=name,
-        labels=(
-            method,
-            LABELS[activation],
-            f"{alpha:g}/{decay:g}" if learned else "-" if activation == "relu" else f"{alpha:g}",
-            f"1/{beta_decay:g}" if activation == "mpelu" else "-",
-        ),
-        paper=printed,
-        config=plain(
-            15,
-            activation,
-            method,
-            source,
-            alpha=None if activation == "relu" else alpha,
-            decay=decay if learned else 1.0,
-            beta_decay=beta_decay if activation == "mpelu" and beta_decay != decay else None,
-        ),
-    )
+    shown = f"{alpha:g}/{decay:g}" if learned else "-" if activation == "relu" else f"{alpha:g}"
+    config = plain(
+        15, activation, method, source,
+        alpha=None if activation == "relu" else alpha,
+        decay=decay if learned else 1.0,
+        beta_decay=beta_decay if has_beta and beta_decay != decay else None,
+    )  # fmt: skip
+    labels = (method, LABELS[activation], shown, f"1/{beta_decay:g}" if has_beta else "-")
+    return Setting(name=name, labels=labels, paper=printed, config=config)
 
 
 def settings(source: str) -> list[Setting]:
-    return [setting(*row, source) for row in PAPER]
+    return [setting(case, source) for case in PAPER]
 
 
 STUDY = Study(

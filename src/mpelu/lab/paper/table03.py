@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from mpelu.lab import files
 from mpelu.lab.errors import UserError
-from mpelu.lab.paper import scale
-from mpelu.lab.paper.settings import GAUSSIAN, PLAIN_SOURCES, plain
+from mpelu.lab.paper import table02
+from mpelu.lab.paper.settings import GAUSSIAN, plain
 from mpelu.lab.run import folder as runs
 from mpelu.lab.sweep.gather import Gathered, is_number
-from mpelu.lab.sweep.results import Cell, Result
 from mpelu.lab.sweep.statistics import paper_value, text_of
-from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.sweep.study import Setting
 from mpelu.lab.sweep.table import tabulate
+from mpelu.lab.tables import Cell, Result
 
 PAPER = {
     # network: slope, top-1, top-5
@@ -28,40 +27,20 @@ PAPER = {
 
 
 def settings(source: str) -> list[Setting]:
-    return [
-        Setting(
-            name=f"slope-{slope:g}",
-            labels=(name, f"{slope:g}"),
-            paper=top_1,
-            config=plain(
-                15,
-                "leaky_relu" if slope else "relu",
-                GAUSSIAN,
-                source,
-                alpha=slope or None,
-            ),
-        )
-        for name, (slope, top_1, _) in PAPER.items()
-    ]
+    found = []
+    for name, (slope, top_1, _) in PAPER.items():
+        activation = "leaky_relu" if slope else "relu"
+        config = plain(15, activation, GAUSSIAN, source, alpha=slope or None)
+        labels = (name, f"{slope:g}")
+        found.append(Setting(name=f"slope-{slope:g}", labels=labels, paper=top_1, config=config))
+    return found
 
 
 def summarize(gathered: Gathered) -> Result:
-    """The usual table, with the top-5 error of the trained networks added."""
-    printed = {name: top_5 for name, (_, _, top_5) in PAPER.items()}
-    return add_top_5(tabulate(gathered), gathered, printed)
-
-
-def add_top_5(result: Result, gathered: Gathered, printed: Mapping[str, str]) -> Result:
-    """The result with two more columns: the paper's top-5 error and the measured one.
-
-    Args:
-        result: the table of top-1 errors.
-        gathered: the runs it is made from.
-        printed: the paper's top-5 error, by the first label of a row.
-    """
+    """The usual table, with the paper's top-5 error and that of the trained networks."""
+    result = tabulate(gathered)
     at = len(gathered.study.labels) + 2
-    rows = []
-    left_out = []
+    rows, left_out = [], []
     for cells, row in zip(result.rows, gathered.rows, strict=True):
         values: tuple[float, ...] = ()
         for each in row.ended:
@@ -69,9 +48,9 @@ def add_top_5(result: Result, gathered: Gathered, printed: Mapping[str, str]) ->
                 try:
                     values += (top_5(each.run.path),)
                 except UserError as error:
-                    left_out.append(str(error))
+                    left_out.append(f"without top-5 error: {error}")
         diverged = sum(each.diverged for each in row.ended)
-        text = printed[row.setting.labels[0]]
+        _, _, text = PAPER[row.labels[0]]
         mean = sum(values) / len(values) if values else None
         added = (Cell(text, paper_value(text)), Cell(text_of(values, diverged), mean, values))
         rows.append((*cells[:at], *added, *cells[at:]))
@@ -81,7 +60,7 @@ def add_top_5(result: Result, gathered: Gathered, printed: Mapping[str, str]) ->
         header=(*result.header[:at], *names, *result.header[at:]),
         rows=tuple(rows),
         compare=(*result.compare, (at, at + 1)),
-        notes=(*result.notes, *(f"without top-5 error: {each}" for each in left_out)),
+        notes=(*result.notes, *left_out),
     )
 
 
@@ -115,16 +94,13 @@ def top_5(run: Path) -> float:
     return error
 
 
-STUDY = Study(
+STUDY = replace(
+    table02.STUDY,
     name="table3",
     title="15-layer network on ImageNet by the slope of leaky ReLU",
-    needs="ImageNet",
     labels=("network", "slope a"),
-    quantity="top-1 error %",
     settings=settings,
-    shrink=scale.plain_15,
     seeds={"smoke": 1, "small": 2, "full": 1},
-    sources=PLAIN_SOURCES,
     comparisons=(("slope-0", "slope-1"),),
     summarize=summarize,
 )

@@ -8,11 +8,10 @@ from dataclasses import replace
 from mpelu.lab.config import Config
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import LABELS, OURS, plain
-from mpelu.lab.sweep.estimate import data_facts, steps_on_noise
+from mpelu.lab.sweep.estimate import data_facts, interleaved, steps_on_noise
 from mpelu.lab.sweep.gather import Gathered
-from mpelu.lab.sweep.results import Cell, Result
 from mpelu.lab.sweep.study import Study, differences
-from mpelu.lab.timing import interleaved
+from mpelu.lab.tables import Cell, Result
 
 PAPER = {"relu": "0.2310", "prelu": "0.2417", "elu": "0.2299", "mpelu": "0.2441"}
 """Seconds per iteration: Caffe on a Titan X, mean of 600k iterations, batch size 64."""
@@ -32,7 +31,7 @@ def config(activation: str, size: str) -> Config:
 
 def summarize(gathered: Gathered) -> Result:
     """Measures and compares."""
-    study, options = gathered.study, gathered.options
+    options = gathered.options
     configs = {name: config(name, options.scale) for name in PAPER}
     rounds = ROUNDS[options.scale]
     steps = {
@@ -58,10 +57,7 @@ def summarize(gathered: Gathered) -> Result:
                 Cell(str(rounds), rounds),
             )
         )
-    return Result(
-        study=study.name,
-        title=study.title,
-        scale=options.scale,
+    return gathered.result(
         shrunk=(
             f"median of {rounds} steps instead of the mean of 600k",
             *differences(config("relu", "full"), configs["relu"]),
@@ -90,6 +86,5 @@ STUDY = Study(
     name="table4",
     title="Running time of a training step of the 15-layer network by activation",
     needs="nothing",
-    quantity="s/iteration",
     summarize=summarize,
 )

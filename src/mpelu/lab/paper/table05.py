@@ -26,19 +26,17 @@ PAPER = (
 
 
 def settings(source: str) -> list[Setting]:
-    return [
-        Setting(
-            name=f"{activation}-{depth}-{method.lower()}{'-bn' * batch_norm}",
-            labels=(f"{depth}", LABELS[activation], method + " + BN" * batch_norm),
-            paper=printed,
-            # In this section of the paper, alpha and beta have no weight decay.
-            config=replace(
-                plain(depth, activation, method, source, alpha=1.0, batch_norm=batch_norm),
-                activation_decay_mult=0.0,
-            ),
+    found = []
+    for depth, activation, method, batch_norm, printed in PAPER:
+        # In this section of the paper, alpha and beta have no weight decay.
+        config = replace(
+            plain(depth, activation, method, source, alpha=1.0, batch_norm=batch_norm),
+            activation_decay_mult=0.0,
         )
-        for depth, activation, method, batch_norm, printed in PAPER
-    ]
+        name = f"{activation}-{depth}-{method.lower()}{'-bn' * batch_norm}"
+        labels = (f"{depth}", LABELS[activation], method + " + BN" * batch_norm)
+        found.append(Setting(name=name, labels=labels, paper=printed, config=config))
+    return found
 
 
 STUDY = Study(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mpelu.lab.paper import scale, table02
-from mpelu.lab.paper.settings import LSUV, OURS, PLAIN_SOURCES
-from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.paper import table02
+from mpelu.lab.paper.settings import LSUV, OURS
+from mpelu.lab.sweep.study import Setting
 
 PAPER = {
     # activation, alpha: initial value and decay multiplier, beta's decay: LSUV, ours
@@ -20,31 +20,22 @@ PAPER = {
 
 
 def settings(source: str) -> list[Setting]:
-    return [
-        _without_linear_std(table02.setting(method, *case, text, source))
-        for case, printed in PAPER.items()
-        for method, text in zip((LSUV, OURS), printed, strict=True)
-    ]
+    found = []
+    for case, printed in PAPER.items():
+        for method, text in zip((LSUV, OURS), printed, strict=True):
+            row = table02.setting((method, *case, text), source)
+            assert row.config is not None
+            if method == LSUV:  # it initializes linear layers as well, in both sources
+                row = replace(row, config=replace(row.config, linear_std=None))
+            found.append(row)
+    return found
 
 
-def _without_linear_std(setting: Setting) -> Setting:
-    """LSUV initializes linear layers as well, in both sources."""
-    config = setting.config
-    if config is None or config.init != "lsuv":
-        return setting
-    return replace(setting, config=replace(config, linear_std=None))
-
-
-STUDY = Study(
+STUDY = replace(
+    table02.STUDY,
     name="table6",
     title="LSUV and the paper's initialization in the 15-layer network on ImageNet",
-    needs="ImageNet",
-    labels=("init", "activation", "alpha/decay", "beta/decay"),
-    quantity="top-1 error %",
     settings=settings,
-    shrink=scale.plain_15,
-    seeds={"smoke": 1, "small": 1, "full": 1},
-    sources=PLAIN_SOURCES,
     comparisons=(
         ("mpelu-1-ours-decay1", "mpelu-1-lsuv-decay1"),
         ("elu-1-ours", "elu-1-lsuv"),

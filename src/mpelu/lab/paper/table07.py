@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from mpelu.lab.paper import untrained
-from mpelu.lab.paper.untrained import LAYERS
+from mpelu.lab.paper.untrained import LAYERS, Values
+from mpelu.lab.plots import Plot, Series
 from mpelu.lab.sweep.gather import Gathered
-from mpelu.lab.sweep.results import Cell, Plot, Result, Series
-from mpelu.lab.sweep.study import Options, Study
+from mpelu.lab.sweep.study import Study
+from mpelu.lab.tables import Cell, Result
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 PAPER = {
     # at conv 1, 7, 14, 20, 27
@@ -23,27 +30,11 @@ NETWORKS = {
 }
 
 
-def measure(options: Options, seed: int) -> dict[str, dict[int, tuple[float, float]]]:
-    """Mean and variance of the activations after each convolution, by network and number."""
-    from mpelu.lab.inspecting import activation_statistics
-
-    found = {}
-    batches = None
-    for name, (activation, init) in NETWORKS.items():
-        chosen = untrained.config(activation, init, options, seed)
-        batches = batches or untrained.images(chosen, options)
-        model = untrained.build(chosen, batches[0])
-        places = untrained.after_convolutions(model)
-        rows = activation_statistics(model, batches, layers=places.values())
-        by_name = {row.name: (row.mean, row.variance) for row in rows}
-        found[name] = {number: by_name[place] for number, place in places.items()}
-    return found
-
-
 def summarize(gathered: Gathered) -> Result:
-    study, options = gathered.study, gathered.options
-    seeds = study.seed_count(options)
-    measured = [measure(options, seed) for seed in range(seeds)]
+    measured = untrained.measure(gathered, NETWORKS, _mean_and_variance)
+    header = ["quantity", "after"]
+    for name, (_, init) in NETWORKS.items():
+        header += [f"paper: {name}", name] if init == "own" else [name]
     rows = []
     for index, quantity in enumerate(("mean", "variance")):
         for place, number in enumerate(LAYERS):
@@ -52,64 +43,50 @@ def summarize(gathered: Gathered) -> Result:
                 if init == "own":
                     printed = PAPER[quantity, activation][place]
                     cells.append(Cell(printed, float(printed)))
-                values = tuple(each[name][number][index] for each in measured)
-                mean = sum(values) / seeds
-                cells.append(Cell(f"{mean:.4g}", mean, values))
+                cells.append(untrained.cell(measured, name, number, index, ".4g"))
             rows.append(tuple(cells))
-    return Result(
-        study=study.name,
-        title=study.title,
-        scale=options.scale,
-        shrunk=untrained.shrunk(options),
-        seeds=seeds,
-        data="digits" if options.scale == "smoke" else "folder",
-        header=("quantity", "after", *_header()),
+    last = max(LAYERS)
+    falls = [
+        f"{name}: variance at conv{last} / variance at conv1 = {values[last][1] / values[1][1]:.1e}"
+        for name, values in measured[0].items()
+    ]
+    return untrained.result(
+        gathered,
+        header=tuple(header),
         rows=tuple(rows),
         compare=((2, 3), (4, 5)),
         notes=(
-            *([] if options.is_smoke else _falls(measured[0])),
+            *([] if gathered.options.is_smoke else falls),
             "exact aims for a variance of 1; images with values from 0 to 255 start in the "
             "thousands, and the layers bring that down",
-            untrained.MOMENT,
         ),
-        plots=_plots(measured[0]),
+        plots=(_plot(measured[0]),),
     )
 
 
-def _header() -> list[str]:
-    found = []
-    for name, (_, init) in NETWORKS.items():
-        if init == "own":
-            found.append(f"paper: {name}")
-        found.append(name)
-    return found
+def _mean_and_variance(
+    model: nn.Module, batches: list[Tensor], names: Sequence[str]
+) -> dict[str, tuple[float, ...]]:
+    from mpelu.lab.inspecting import activation_statistics
+
+    rows = activation_statistics(model, batches, layers=names)
+    return {row.name: (row.mean, row.variance) for row in rows}
 
 
-def _falls(measured: dict[str, dict[int, tuple[float, float]]]) -> list[str]:
-    """The factor by which the variance falls from the first convolution to the last."""
-    last = max(LAYERS)
-    return [
-        f"{name}: variance at conv{last} / variance at conv1 = {values[last][1] / values[1][1]:.1e}"
-        for name, values in measured.items()
-    ]
-
-
-def _plots(measured: dict[str, dict[int, tuple[float, float]]]) -> tuple[Plot, ...]:
+def _plot(measured: Values) -> Plot:
     series = [
         Series(name, list(values), [each for _, each in values.values()], NETWORKS[name][0])
         for name, values in measured.items()
     ]
     for activation, name in (("relu", "paper: ReLU"), ("mpelu", "paper: MPELU")):
-        printed = [float(v) for v in PAPER["variance", activation]]
+        printed = [float(each) for each in PAPER["variance", activation]]
         series.append(Series(name, LAYERS, printed, activation))
-    return (
-        Plot(
-            title="Variance of activations before training",
-            x_label="convolution",
-            y_label="variance of its activations",
-            log_y=True,
-            series=tuple(series),
-        ),
+    return Plot(
+        title="Variance of activations before training",
+        x_label="convolution",
+        y_label="variance of its activations",
+        log_y=True,
+        series=tuple(series),
     )
 
 

@@ -5,44 +5,34 @@ from __future__ import annotations
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
 from mpelu.lab.sweep.gather import Gathered
-from mpelu.lab.sweep.results import Result
 from mpelu.lab.sweep.study import Setting, Study
 from mpelu.lab.sweep.table import last_error, lowest_error, tabulate
+from mpelu.lab.tables import Result
 
 DEPTHS = (20, 32, 44, 56, 110)
 
 PAPER = {
     # family: name, errors at DEPTHS, parameters at 110 layers
-    "resnet": ("ResNet", ("8.75", "7.51", "7.17", "6.97", "6.43 (6.61 ± 0.16)"), "1.73M"),
-    "elu-resnet": (
-        "ELU ResNet",
-        ("7.980", "7.872", "7.714", "7.844", "8.11 (8.36 ± 0.29)"),
-        "1.73M",
-    ),
-    "mpelu-resnet-a": (
-        "MPELU ResNet (A)",
-        ("8.12", "7.35", "6.90", "6.72", "6.21 (6.89 ± 0.47)"),
-        "1.74M",
-    ),
-    "mpelu-resnet-b": (
-        "MPELU ResNet (B)",
-        ("8.16", "7.12", "6.67", "6.27", "5.64 (5.77 ± 0.15)"),
-        "1.74M",
-    ),
-}
+    "resnet":
+        ("ResNet", ("8.75", "7.51", "7.17", "6.97", "6.43 (6.61 ± 0.16)"), "1.73M"),
+    "elu-resnet":
+        ("ELU ResNet", ("7.980", "7.872", "7.714", "7.844", "8.11 (8.36 ± 0.29)"), "1.73M"),
+    "mpelu-resnet-a":
+        ("MPELU ResNet (A)", ("8.12", "7.35", "6.90", "6.72", "6.21 (6.89 ± 0.47)"), "1.74M"),
+    "mpelu-resnet-b":
+        ("MPELU ResNet (B)", ("8.16", "7.12", "6.67", "6.27", "5.64 (5.77 ± 0.15)"), "1.74M"),
+}  # fmt: skip
 
 
 def settings(source: str) -> list[Setting]:
-    return [
-        Setting(
-            name=f"{family}-{depth}",
-            labels=(name, f"{depth}", parameters if depth == 110 else ""),
-            paper=error,
-            config=resnet(f"{family}-{depth}", source),
-        )
-        for family, (name, errors, parameters) in PAPER.items()
-        for depth, error in zip(DEPTHS, errors, strict=True)
-    ]
+    found = []
+    for family, (name, errors, parameters) in PAPER.items():
+        for depth, error in zip(DEPTHS, errors, strict=True):
+            labels = (name, f"{depth}", parameters if depth == 110 else "")
+            config = resnet(f"{family}-{depth}", source)
+            of = f"{family}-{depth}"
+            found.append(Setting(name=of, labels=labels, paper=error, config=config))
+    return found
 
 
 def residual_table(gathered: Gathered) -> Result:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mpelu.lab.paper import scale
-from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
-from mpelu.lab.paper.table09 import residual_table
-from mpelu.lab.sweep.study import Setting, Study
+from dataclasses import replace
+
+from mpelu.lab.paper import table09
+from mpelu.lab.paper.settings import resnet
+from mpelu.lab.sweep.study import Setting
 
 DIVERGED = "diverged within few steps"
 
@@ -22,47 +23,31 @@ PAPER = (
     ("MPELU nopre without BN", "5(e)", "nopre-nobn-resnet", DIVERGED, "1.688M"),
 )
 WARMED_UP = (
-    # from the text below the table
-    (
-        "MPELU-only pre-activ. with BN, warm-up",
-        "5(a)",
-        "mpelu-only-preresnet-bn",
-        "converges, worse than full pre-activ.",
-    ),
+    # from the text below the table: name, figure, family, what it says
+    ("MPELU-only pre-activ. with BN, warm-up", "5(a)", "mpelu-only-preresnet-bn",
+     "converges, worse than full pre-activ."),
     ("MPELU nopre with BN, warm-up", "5(c)", "nopre-bn-resnet", "converges well"),
-)
+)  # fmt: skip
 
 
 def settings(source: str) -> list[Setting]:
-    found = [
-        Setting(
-            name=family,
-            labels=(name, figure, parameters),
-            paper=error,
-            config=resnet(f"{family}-164", source),
-        )
-        for name, figure, family, error, parameters in PAPER
-    ]
-    return found + [
-        Setting(
-            name=f"{family}-warmup",
-            labels=(name, figure, ""),
-            paper=text,
-            config=resnet(f"{family}-164", source, warmup=1, warmup_lr=0.01),
-        )
-        for name, figure, family, text in WARMED_UP
-    ]
+    found = []
+    for name, figure, family, error, parameters in PAPER:
+        config, labels = resnet(f"{family}-164", source), (name, figure, parameters)
+        found.append(Setting(name=family, labels=labels, paper=error, config=config))
+    for name, figure, family, text in WARMED_UP:
+        config = resnet(f"{family}-164", source, warmup=1, warmup_lr=0.01)
+        of, labels = f"{family}-warmup", (name, figure, "")
+        found.append(Setting(name=of, labels=labels, paper=text, config=config))
+    return found
 
 
-STUDY = Study(
+STUDY = replace(
+    table09.STUDY,
     name="table11",
     title="Bottleneck variants with 164 layers on CIFAR-10",
-    needs="CIFAR-10",
     labels=("network", "figure", "params, paper"),
     settings=settings,
-    shrink=scale.residual,
     seeds={"smoke": 1, "small": 2, "full": 5},
-    sources=RESNET_SOURCES,
     comparisons=(("nopre-resnet", "preresnet"), ("nopre-resnet", "mpelu-preresnet")),
-    summarize=residual_table,
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mpelu.lab.data import registry
-from mpelu.lab.paper import scale
-from mpelu.lab.paper.settings import RESNET_SOURCES, resnet
-from mpelu.lab.paper.table09 import residual_table
-from mpelu.lab.sweep.study import Setting, Study
+from mpelu.lab.paper import table09
+from mpelu.lab.paper.settings import resnet
+from mpelu.lab.sweep.study import Setting
 
 QUOTED = (
     # method, settings, depth, parameters, CIFAR-10, CIFAR-100
@@ -40,55 +41,34 @@ DATA = ("cifar10", "cifar100")
 
 def settings(source: str) -> list[Setting]:
     found = []
-    for index, (method, chosen, depth, parameters, *errors) in enumerate(QUOTED):
-        for data, error in zip(DATA, errors, strict=True):
+    for index, (*labels, on_cifar10, on_cifar100) in enumerate(QUOTED):
+        for data, error in zip(DATA, (on_cifar10, on_cifar100), strict=True):
             if error != "-":
-                found.append(
-                    Setting(
-                        name=f"quoted-{index}-{data}",
-                        labels=(method, chosen, depth, parameters, registry.find(data).label),
-                        paper=error,
-                        config=None,
-                    )
-                )
+                name, of = f"quoted-{index}-{data}", registry.find(data).label
+                found.append(Setting(name=name, labels=(*labels, of), paper=error, config=None))
     for alpha, layers, dagger, parameters, *errors in PAPER:
         for data, error in zip(DATA, errors, strict=True):
-            found.append(
-                Setting(
-                    name=f"nopre-{layers}-alpha{alpha:g}{'-dagger' * dagger}-{data}",
-                    labels=(
-                        "MPELU nopre ResNet",
-                        f"alpha = {alpha:g}, beta = 1",
-                        f"{layers}{'†' * dagger}",
-                        parameters,
-                        registry.find(data).label,
-                    ),
-                    paper=error,
-                    config=resnet(
-                        f"nopre-resnet-{layers}",
-                        source,
-                        dagger=dagger,
-                        data=data,
-                        alpha=alpha,
-                        gradient_checkpointing=layers == 1001,
-                    ),
-                )
-            )
+            config = resnet(
+                f"nopre-resnet-{layers}", source, dagger=dagger, data=data, alpha=alpha,
+                gradient_checkpointing=layers == 1001,
+            )  # fmt: skip
+            shown = (f"alpha = {alpha:g}, beta = 1", f"{layers}{'†' * dagger}", parameters)
+            labels = ["MPELU nopre ResNet", *shown, registry.find(data).label]
+            name = f"nopre-{layers}-alpha{alpha:g}{'-dagger' * dagger}-{data}"
+            found.append(Setting(name=name, labels=tuple(labels), paper=error, config=config))
     return found
 
 
-STUDY = Study(
+STUDY = replace(
+    table09.STUDY,
     name="table12",
     title="The proposed network and the state of the art on CIFAR-10 and CIFAR-100 (†: 300 epochs)",
     needs="CIFAR-10/100",
     labels=("method", "settings", "layers", "params, paper", "data"),
     settings=settings,
-    shrink=scale.residual,
     seeds={"smoke": 1, "small": 2, "full": 5},
-    sources=RESNET_SOURCES,
     comparisons=(
         ("nopre-164-alpha0.25-dagger-cifar10", "nopre-164-alpha0.25-cifar10"),
         ("nopre-164-alpha1-dagger-cifar10", "nopre-164-alpha0.25-dagger-cifar10"),
     ),
-    summarize=residual_table,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,9 @@ from mpelu.lab.data import registry
 from mpelu.lab.errors import UserError
 from mpelu.lab.paper import scale
 from mpelu.lab.paper.settings import OURS, plain
+from mpelu.lab.sweep.gather import Gathered
 from mpelu.lab.sweep.study import Options
+from mpelu.lab.tables import Cell, Result
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,20 +23,21 @@ LAYERS = (1, 7, 14, 20, 27)
 """The convolutions that the paper reports."""
 IMAGES = {"full": 64, "small": 32, "smoke": 16}
 BATCH = 8
-MOMENT = (
+_MOMENT = (
     "measured before training: the paper doesn't say when it measured, but its ReLU network keeps "
     "the variance of an untrained one, and its section 4.4 is about initialization"
 )
+
+Values = dict[str, dict[int, tuple[float, ...]]]
+"""What was measured, by network and number of the convolution."""
+Look = Callable[["nn.Module", "list[Tensor]", Sequence[str]], Mapping[str, tuple[float, ...]]]
+"""Measures the activations of these names, for a network and batches of images."""
 
 
 def config(activation: str, init: str, options: Options, seed: int) -> Config:
     """The network at a scale, with the data it is shown.
 
-    Args:
-        activation: name of the activation.
-        init: "own" for the published rule, which has the same factor in every convolution.
-        options: scale and data.
-        seed: random seed.
+    With init="own" it has the published rule, the same factor in every convolution.
     """
     full = replace(
         plain(30, activation, OURS, "code", batch_norm=False),
@@ -58,44 +61,59 @@ def inspects(options: Options) -> tuple[Config, ...]:
     return (config("mpelu", "own", options, 0),)
 
 
-def images(chosen: Config, options: Options) -> list[Tensor]:
-    """Batches of random test images as the network sees them, [b, channels, size, size] each."""
+def measure(
+    gathered: Gathered, networks: Mapping[str, tuple[str, str]], look: Look
+) -> list[Values]:
+    """What is measured with each seed after each convolution, on random test images, of networks
+    with these activations and initializations."""
     import torch
-
-    from mpelu.lab import data
-
-    dataset = data.load(chosen, torch.device("cpu"))
-    count = min(IMAGES[options.scale], dataset.test_count)
-    generator = torch.Generator().manual_seed(0)
-    picked = torch.randperm(dataset.test_count, generator=generator)[:count]
-    return [batch for batch, _ in dataset.test(picked.split(BATCH))]
-
-
-def build(chosen: Config, batch: Tensor) -> nn.Module:
-    """The network with initial weights, in evaluation mode."""
-    from mpelu.lab.training import network
-
-    classes = registry.find(chosen.data).num_classes
-    return network.build(chosen, classes, batch.shape[1], batch.shape[2]).eval()
-
-
-def shrunk(options: Options) -> tuple[str, ...]:
-    """What is scaled down, in phrases."""
-    count = f"{IMAGES[options.scale]} images (the paper doesn't say how many)"
-    if not options.is_smoke:
-        return (count,)
-    return (count, "digits instead of ImageNet", "1/16 of the width", "19x19 images")
-
-
-def after_convolutions(model: nn.Module) -> dict[int, str]:
-    """The name of the activation after each convolution, by the convolution's number from 1."""
-    return dict(enumerate(_activations(model), 1))
-
-
-def _activations(model: nn.Module) -> Iterator[str]:
     from torch import nn
 
-    children: list[tuple[str, Any]] = list(model.named_children())
-    for (_, module), (name, _) in pairwise(children):
-        if isinstance(module, nn.Conv2d):
-            yield name
+    from mpelu.lab import data
+    from mpelu.lab.training import network
+
+    options = gathered.options
+    measured = []
+    for seed in range(gathered.study.seed_count(options)):
+        values: Values = {}
+        batches: list[Tensor] = []
+        for name, (activation, init) in networks.items():
+            chosen = config(activation, init, options, seed)
+            if not batches:
+                dataset = data.load(chosen, torch.device("cpu"))
+                count = min(IMAGES[options.scale], dataset.test_count)
+                generator = torch.Generator().manual_seed(0)
+                picked = torch.randperm(dataset.test_count, generator=generator)[:count]
+                batches = [batch for batch, _ in dataset.test(picked.split(BATCH))]
+            classes = registry.find(chosen.data).num_classes
+            model = network.build(chosen, classes, *batches[0].shape[1:3]).eval()
+            children: list[tuple[str, Any]] = list(model.named_children())
+            after = [
+                later for (_, each), (later, _) in pairwise(children) if isinstance(each, nn.Conv2d)
+            ]
+            found = look(model, batches, after)
+            values[name] = {number: found[place] for number, place in enumerate(after, 1)}
+        measured.append(values)
+    return measured
+
+
+def cell(measured: list[Values], name: str, number: int, index: int, digits: str) -> Cell:
+    """The mean over seeds of a value."""
+    values = tuple(each[name][number][index] for each in measured)
+    mean = sum(values) / len(values)
+    return Cell(f"{mean:{digits}}", mean, values)
+
+
+def result(gathered: Gathered, *, notes: Sequence[str], **fields: Any) -> Result:
+    """The result with these fields and notes, and what both tables say."""
+    options = gathered.options
+    shrunk = [f"{IMAGES[options.scale]} images (the paper doesn't say how many)"]
+    if options.is_smoke:
+        shrunk += ["digits instead of ImageNet", "1/16 of the width", "19x19 images"]
+    return gathered.result(
+        shrunk=tuple(shrunk),
+        seeds=gathered.study.seed_count(options),
+        data="digits" if options.is_smoke else "folder",
+        notes=(*notes, _MOMENT),
+        **fields,
+    )

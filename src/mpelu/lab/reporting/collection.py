@@ -11,10 +11,9 @@ from typing import Any
 from mpelu.lab import files
 from mpelu.lab.errors import UserError
 from mpelu.lab.files import seal_json
-from mpelu.lab.reporting.curves import RULE
 from mpelu.lab.reporting.results import RESULT, read_result
 from mpelu.lab.reporting.runs import read_run
-from mpelu.lab.reporting.values import natural, text
+from mpelu.lab.reporting.values import RULE, natural, text
 from mpelu.lab.run import folder
 
 SILENT_AFTER = 600

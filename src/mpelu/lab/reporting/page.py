@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab import files
-from mpelu.lab.colors import activation_styles
 from mpelu.lab.errors import UserError
+from mpelu.lab.plots import activation_styles
 from mpelu.lab.reporting.collection import Cache, collect, problems
 
 CHART = ("dom.js", "axes.js", "draw.js", "pointer.js", "save.js", "chart.js")

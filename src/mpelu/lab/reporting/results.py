@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mpelu.lab import files
-from mpelu.lab.colors import color_name
-from mpelu.lab.reporting.curves import downsample
-from mpelu.lab.reporting.values import integer, items, number, objects, text, texts
+from mpelu.lab.plots import color_name
+from mpelu.lab.reporting.values import curve, integer, items, number, objects, text, texts
 
 RESULT = "result.json"
 FORMAT = 1
@@ -79,17 +78,10 @@ def _plot(plot: dict[str, Any]) -> dict[str, Any]:
 
 def _series(series: dict[str, Any]) -> dict[str, Any]:
     pairs = zip(items(series.get("x")), items(series.get("y")), strict=False)
-    points = [
-        (place, value)
-        for place, value in ((number(a), number(b)) for a, b in pairs)
-        if place is not None and value is not None
-    ]
-    x, y = downsample([place for place, _ in points], [value for _, value in points])
     return {
         "name": text(series.get("name"), "?"),
         "color": color_name(series.get("activation")),
-        "x": x,
-        "y": y,
+        **curve((number(x), number(y)) for x, y in pairs),
     }
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 LONGEST_TEXT = 400
 LARGEST = 1e300
 """Larger numbers would overflow when a plot is drawn; they count as not finite."""
+MOST_POINTS = 300
+RULE = (
+    f"Curves of more than {MOST_POINTS} points are downsampled: the first and the last point are "
+    f"kept, the rest is divided into {MOST_POINTS // 2 - 1} equal parts, and the lowest and the "
+    "highest point of each part are kept. Values that aren't finite are left out."
+)
+
+Curve = dict[str, list[float]]
+"""Coordinates under "x" and "y"."""
 
 
 def number(value: Any, digits: int = 6) -> float | None:
@@ -82,3 +92,37 @@ def natural(name: str) -> list[tuple[int, int, str]]:
         (0, int(part), "") if part.isdecimal() else (1, 0, part)
         for part in re.split(r"(\d{1,12})", name)
     ]
+
+
+def curve(points: Iterable[tuple[float | None, float | None]]) -> Curve:
+    """The points that have both coordinates, downsampled."""
+    kept = [(x, y) for x, y in points if x is not None and y is not None]
+    x, y = downsample([x for x, _ in kept], [y for _, y in kept])
+    return {"x": x, "y": y}
+
+
+def downsample(
+    x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS
+) -> tuple[list[float], list[float]]:
+    """The points that RULE keeps, in order.
+
+    Args:
+        x: as long as y.
+        y: finite numbers.
+        most: largest number of points, at least 4.
+
+    Example:
+        >>> downsample(range(8), [0, 1, 9, 1, 1, -9, 1, 0], most=4)
+        ([0, 2, 5, 7], [0, 9, -9, 0])
+    """
+    if len(y) <= most:
+        return list(x), list(y)
+    kept = {0, len(y) - 1}
+    inner = len(y) - 2
+    parts = most // 2 - 1
+    for part in range(parts):
+        indices = range(1 + inner * part // parts, 1 + inner * (part + 1) // parts)
+        kept.add(min(indices, key=y.__getitem__))
+        kept.add(max(indices, key=y.__getitem__))
+    order = sorted(kept)
+    return [x[index] for index in order], [y[index] for index in order]

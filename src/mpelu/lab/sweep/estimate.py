@@ -1,15 +1,17 @@
-"""How long runs would take, from a few measured steps on random images.
+"""Times: of steps that take turns, of a step on random images, and so of runs not yet made.
 
-No data is read, except for data of your own, whose size isn't known otherwise."""
+No data is read, except for data of your own, whose size isn't known otherwise.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mpelu.lab.config import FIELDS, Config
 from mpelu.lab.data import registry
@@ -36,22 +38,36 @@ class DataFacts(NamedTuple):
     test_count: int
 
 
-class Cost(NamedTuple):
-    """Seconds per image."""
+def interleaved(
+    candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 2
+) -> dict[str, list[float]]:
+    """Seconds a call, taken in turns.
 
-    training: float
-    testing: float
+    The order is shuffled each round: what ran before leaves the caches in its own state, and a
+    candidate that always follows the same other would be charged or paid for that.
 
-
-def dry_run(studies: Sequence[Study], options: Options, jobs: int) -> Iterator[str]:
-    """Yields lines that say what would be run and how long it would take, as they are known.
-
-    Args:
-        studies: the studies.
-        options: which of their runs.
-        jobs: runs at a time.
+    Example:
+        >>> times = interleaved({"sum": lambda: sum(range(1000))}, rounds=3)
+        >>> len(times["sum"])
+        3
     """
-    everything = 0.0
+    names = list(candidates)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    order = random.Random(0)
+    for turn in range(-warmup, rounds):
+        order.shuffle(names)
+        for name in names:
+            start = time.perf_counter()
+            candidates[name]()
+            elapsed = time.perf_counter() - start
+            if turn >= 0:
+                times[name].append(elapsed)
+    return times
+
+
+def dry_run(studies: Sequence[Study], options: Options) -> Iterator[str]:
+    """Yields lines that say what would be run and how long it would take, as they are known."""
+    everything, jobs = 0.0, options.at_a_time
     for study in studies:
         named = [*study.tuning_runs(options), *study.runs(options)]
         if not named:
@@ -72,18 +88,13 @@ def dry_run(studies: Sequence[Study], options: Options, jobs: int) -> Iterator[s
 
 
 def seconds(runs: Sequence[Job], threads: int) -> dict[str, float]:
-    """The seconds each run would take on this machine, by name. Equal networks are measured once.
-
-    Args:
-        runs: the runs.
-        threads: CPU threads per run.
-    """
+    """The seconds of each run on this machine, by name. Equal networks are measured once."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        costs: dict[str, Cost] = {}
+        costs: dict[str, tuple[float, float]] = {}
         facts: dict[str, DataFacts] = {}
         found = {}
         for run in runs:
@@ -91,18 +102,15 @@ def seconds(runs: Sequence[Job], threads: int) -> dict[str, float]:
             source = str((config.data, config.data_dir, config.image_size, config.crop))
             if source not in facts:
                 facts[source] = data_facts(config)
-            key = str((_what_costs(config), facts[source]))
+            # The fields that the time of a step depends on.
+            costly = [getattr(config, name) for name, info in FIELDS.items() if info.costs]
+            key = str((costly, facts[source]))
             if key not in costs:
                 costs[key] = measure(config, facts[source])
-            found[run.name] = _total(config, costs[key], facts[source])
+            found[run.name] = _total(config, *costs[key], facts[source])
         return found
     finally:
         torch.set_num_threads(before)
-
-
-def _what_costs(config: Config) -> dict[str, object]:
-    """The fields that the time of a step depends on."""
-    return {name: getattr(config, name) for name, info in FIELDS.items() if info.costs}
 
 
 def data_facts(config: Config) -> DataFacts:
@@ -124,22 +132,17 @@ def data_facts(config: Config) -> DataFacts:
     return DataFacts(len(found.classes), found.channels, found.size, *counts)
 
 
-def measure(config: Config, facts: DataFacts) -> Cost:
-    """Measures a few steps."""
+def measure(config: Config, facts: DataFacts) -> tuple[float, float]:
+    """Seconds per image of a training step and of a test, from a few steps."""
     count = min(SAMPLE, config.batch_size)
     train, test = steps_on_noise(config, count, facts)
-    return Cost(fastest(train) / count, fastest(test) / count)
+    return fastest(train) / count, fastest(test) / count
 
 
 def steps_on_noise(config: Config, batch_size: int, facts: DataFacts) -> tuple[Step, Step]:
     """Functions that do a training step and a test step on random images.
 
-    They run on the GPU if there is one.
-
-    Args:
-        config: the run.
-        batch_size: number of images, all of them the same in every step.
-        facts: facts of the run's data.
+    They run on the GPU if there is one. The images are the same in every step.
     """
     import torch
 
@@ -186,7 +189,7 @@ def steps_on_noise(config: Config, batch_size: int, facts: DataFacts) -> tuple[S
 
 
 def fastest(step: Step, most: int = 1 + _STEPS, enough: float = _ENOUGH) -> float:
-    """Seconds of the fastest of a few steps. The first one also allocates memory.
+    """Seconds of the fastest of a few steps, of which the first also allocates memory.
 
     Args:
         step: does a step, and waits for the device.
@@ -221,13 +224,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
-def _total(config: Config, cost: Cost, facts: DataFacts) -> float:
+def _total(config: Config, training: float, testing: float, facts: DataFacts) -> float:
+    """Seconds of a run whose training and tests take so many seconds per image."""
     train_count = min(facts.train_count, config.train_limit or facts.train_count)
     test_count = min(facts.test_count, config.test_limit or facts.test_count)
-    if config.iterations is None:
-        assert config.epochs is not None
-        images, tests = config.epochs * train_count, math.ceil(config.epochs / config.test_interval)
-    else:
-        images = config.iterations * config.batch_size
-        tests = math.ceil(config.iterations / config.test_interval)
-    return images * cost.training + tests * test_count * cost.testing
+    length = config.iterations or config.epochs or 0
+    images = length * (config.batch_size if config.iterations else train_count)
+    tests = math.ceil(length / config.test_interval)
+    return images * training + tests * test_count * testing

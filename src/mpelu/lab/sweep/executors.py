@@ -12,16 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mpelu.lab.errors import UserError, one_line, plural
 from mpelu.lab.files import parse_object
 from mpelu.lab.run import folder as runs
-from mpelu.lab.run.folder import wait_until_free
-from mpelu.lab.sweep.study import Job
+from mpelu.lab.sweep.study import Job, Options
 
 GRACE = 60.0
 """Seconds a run has to finish its step and write a checkpoint once it is asked to stop."""
@@ -36,23 +35,8 @@ _WORKER = (
 """Stopped while it imports, a worker ends without a traceback."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobOutcome:
-    """How a run ended."""
-
-    name: str
-    state: str
-    """finished, diverged, interrupted, failed, or full if there was no space left."""
-    message: str
-
-
-def perform(job: Job, *, progress: bool = False) -> JobOutcome:
-    """Trains, or resumes a run that was stopped. Errors become a JobOutcome.
-
-    Args:
-        job: the run.
-        progress: print the run's progress.
-    """
+def perform(job: Job, *, progress: bool = False) -> Job:
+    """Trains, or resumes a run that was stopped; says how it ended, also after an error."""
     from mpelu.lab.training.display import for_terminal
     from mpelu.lab.training.launch import resume, train
 
@@ -60,10 +44,9 @@ def perform(job: Job, *, progress: bool = False) -> JobOutcome:
     folder = Path(job.folder)
     try:
         if runs.is_run(folder):
-            wait_until_free(folder, GRACE)  # for a worker of a runner that died
-            changes: dict[str, Any] = {}
-            if job.config.data_dir is not None:
-                changes["data_dir"] = job.config.data_dir
+            runs.wait_until_free(folder, GRACE)  # for a worker of a runner that died
+            data_dir = job.config.data_dir
+            changes = {} if data_dir is None else {"data_dir": data_dir}
             # The job comes from the user's own command, so the code it names is trusted.
             trust = runs.read_config(folder).references == job.config.references
             outcome = resume(folder, changes=changes, display=display, trust=trust)
@@ -71,16 +54,16 @@ def perform(job: Job, *, progress: bool = False) -> JobOutcome:
             folder.parent.mkdir(parents=True, exist_ok=True)
             outcome = train(job.config, folder, display=display)
     except Exception as error:
-        return failed(job.name, error)
-    return JobOutcome(name=job.name, state=outcome.state, message=outcome.message)
+        return failed(job, error)
+    return replace(job, state=outcome.state, message=outcome.message)
 
 
-def failed(name: str, error: BaseException) -> JobOutcome:
-    """The outcome of an error. A full disk is told apart, because other runs would meet it too."""
+def failed(job: Job, error: BaseException) -> Job:
+    """The job after an error. A full disk is told apart, because other runs would meet it too."""
     if is_full(error):
-        return JobOutcome(name=name, state="full", message=str(error))
+        return replace(job, state="full", message=str(error))
     kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-    return JobOutcome(name=name, state="failed", message=kind + one_line(error))
+    return replace(job, state="failed", message=kind + one_line(error))
 
 
 def is_full(error: BaseException | None) -> bool:
@@ -93,15 +76,16 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def main() -> None:
-    """Reads a job as JSON from standard input and writes its outcome to standard output."""
+    """Reads a job as JSON from standard input and writes how it ended to standard output."""
     job = Job.from_json(sys.stdin.readline())
     threading.Thread(target=_end_with_runner, daemon=True).start()
     # What the run prints goes to standard error, so that the answer stands alone.
     answer = os.dup(1)
     os.dup2(2, 1)
-    outcome = perform(job, progress="--progress" in sys.argv)
+    ended = perform(job, progress="--progress" in sys.argv)
     with contextlib.suppress(BrokenPipeError):  # nobody waits for it; the folder holds the run
-        os.write(answer, (json.dumps(asdict(outcome)) + "\n").encode())
+        told = {"state": ended.state, "message": ended.message}
+        os.write(answer, (json.dumps(told) + "\n").encode())
 
 
 def _end_with_runner() -> None:
@@ -114,7 +98,7 @@ def _end_with_runner() -> None:
     os._exit(1)
 
 
-def inline(jobs: Sequence[Job]) -> Generator[JobOutcome, None, None]:
+def inline(jobs: Sequence[Job]) -> Generator[Job, None, None]:
     """Runs one after the other in this process, which saves starting others."""
     for job in jobs:
         yield perform(job)
@@ -122,7 +106,7 @@ def inline(jobs: Sequence[Job]) -> Generator[JobOutcome, None, None]:
 
 def local(
     jobs: Sequence[Job], *, processes: int, progress: bool = False, program: Sequence[str] = ()
-) -> Generator[JobOutcome, None, None]:
+) -> Generator[Job, None, None]:
     """Runs each job in a process of its own; the cores are divided among those at work.
 
     A run whose process is killed continues from its last checkpoint in another one. On Ctrl-C, when
@@ -138,10 +122,9 @@ def local(
     running: dict[int, subprocess.Popen[str]] = {}
     stopping = threading.Event()
     starting = threading.Lock()
-    threads = max(1, (os.cpu_count() or 1) // processes)
-    environment = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    command = [*(program or (sys.executable, "-c", _WORKER))]
-    command += ["--progress"] * progress
+    threads = str(max(1, (os.cpu_count() or 1) // processes))
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    command = [*(program or (sys.executable, "-c", _WORKER)), *["--progress"] * progress]
 
     def start() -> subprocess.Popen[str] | None:
         with starting:
@@ -152,14 +135,14 @@ def local(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env={**os.environ, **environment},
+                env=environment,
                 # A process group of its own: Ctrl-C arrives here, and is passed on once to each.
                 start_new_session=True,
             )
             running[process.pid] = process
             return process
 
-    def run(job: Job) -> JobOutcome:
+    def run(job: Job) -> Job:
         losses = 0
         while (process := start()) is not None:
             out = _converse(process, job)
@@ -168,15 +151,12 @@ def local(
             if not is_lost or stopping.is_set() or losses == RETRIES:
                 return _answer(job, out, process.returncode, losses)
             losses += 1
-        return JobOutcome(name=job.name, state="interrupted", message="not started")
+        return replace(job, state="interrupted", message="not started")
 
     with ThreadPoolExecutor(processes) as pool:
-        waiting: set[Future[JobOutcome]] = {pool.submit(run, job) for job in jobs}
         try:
-            while waiting:
-                ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for each in ended:
-                    yield each.result()
+            for each in as_completed([pool.submit(run, job) for job in jobs]):
+                yield each.result()
         finally:
             with starting:
                 stopping.set()
@@ -199,16 +179,16 @@ def _converse(process: subprocess.Popen[str], job: Job) -> str:
     return out
 
 
-def _answer(job: Job, out: str, code: int, losses: int) -> JobOutcome:
+def _answer(job: Job, out: str, code: int, losses: int) -> Job:
     times = plural(losses, "time")
-    with contextlib.suppress(ValueError, IndexError, TypeError):
-        outcome = JobOutcome(**parse_object(out.strip().splitlines()[-1]))
+    with contextlib.suppress(ValueError, IndexError, KeyError):
+        told = parse_object(out.strip().splitlines()[-1])
         again = f" (its process was killed {times} and it continued)" if losses else ""
-        return replace(outcome, message=f"{outcome.message}{again}")
+        return replace(job, state=told["state"], message=f"{told['message']}{again}")
     reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
     if losses:
         reason += f", after it was killed {times} before"
-    return JobOutcome(name=job.name, state="failed", message=f"its process {reason}")
+    return replace(job, state="failed", message=f"its process {reason}")
 
 
 def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
@@ -223,43 +203,29 @@ def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
             process.wait()
 
 
-def ray(
-    jobs: Sequence[Job],
-    *,
-    address: str | None = None,
-    cpus: float = 1,
-    gpus: float = 0,
-    workers: int | None = None,
-) -> Generator[JobOutcome, None, None]:
+def ray(jobs: Sequence[Job], options: Options) -> Generator[Job, None, None]:
     """Hands the runs to Ray, which sends each to a worker that has room for it.
 
     A run whose worker is lost continues from its last checkpoint on another one. All machines need
-    the output directory, and the data, at the same path.
-
-    Args:
-        jobs: the runs.
-        address: a running cluster; None to start one on this machine and shut it down afterwards.
-        cpus: CPUs per run.
-        gpus: GPUs per run.
-        workers: runs at a time in a cluster started here; None for one per core.
+    the output directory, and the data, at the same path. A cluster that is started on this machine
+    has room for as many runs at a time as the options say.
 
     Raises:
         UserError: if Ray isn't installed, no cluster answers, or no machine has room for a run.
     """
+    cpus, gpus = options.cpus_per_run, options.gpus_per_run
     module = load_ray()
-    with _cluster(module, address, cpus, workers):
+    with _cluster(module, options):
         _check_room(module, cpus, gpus)
         task = module.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)(_perform)
-        names = {
-            task.options(name=job.name).remote(job.to_json(), max(1, int(cpus))): job.name
-            for job in jobs
-        }
-        waiting = list(names)
+        threads = max(1, int(cpus))
+        sent = {task.options(name=job.name).remote(job.to_json(), threads): job for job in jobs}
+        waiting = list(sent)
         try:
             while waiting:
                 ended, waiting = module.wait(waiting)
                 for each in ended:
-                    yield _outcome(module, each, names[each])
+                    yield _outcome(module, each, sent[each])
         finally:
             for each in waiting:
                 module.cancel(each)
@@ -283,41 +249,37 @@ def load_ray() -> Any:
     return ray
 
 
-def _perform(text: str, threads: int) -> JobOutcome:
+def _perform(text: str, threads: int) -> Job:
     import torch
 
     torch.set_num_threads(threads)
     return perform(Job.from_json(text))
 
 
-def _outcome(module: Any, reference: Any, name: str) -> JobOutcome:
+def _outcome(module: Any, reference: Any, job: Job) -> Job:
     try:
-        outcome = module.get(reference)
+        ended: Job = module.get(reference)
     except module.exceptions.WorkerCrashedError:
         lost = f"its worker was lost {plural(RETRIES + 1, 'time')}"
-        return JobOutcome(name=name, state="failed", message=lost)
+        return replace(job, state="failed", message=lost)
     except module.exceptions.RayError as error:
-        return failed(name, error)
-    assert isinstance(outcome, JobOutcome)
-    return outcome
+        return failed(job, error)
+    return ended
 
 
 @contextlib.contextmanager
-def _cluster(module: Any, address: str | None, cpus: float, workers: int | None) -> Iterator[None]:
+def _cluster(module: Any, options: Options) -> Iterator[None]:
     if module.is_initialized():
         yield
         return
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is not None:
-        options["address"] = address
-    else:
-        options["include_dashboard"] = False
-        if workers is not None:
-            options["num_cpus"] = max(1, int(workers * cpus))
+    address, where = options.ray_address, f"the cluster at {options.ray_address}"
+    how: dict[str, Any] = {"address": address}
+    if address is None:
+        cpus, where = max(1, int(options.at_a_time * options.cpus_per_run)), "a new cluster"
+        how = {"include_dashboard": False, "num_cpus": cpus}
     try:
-        module.init(**options)
+        module.init(log_to_driver=False, logging_level="ERROR", **how)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        where = "a new cluster" if address is None else f"the cluster at {address}"
         raise UserError(
             f"can't connect to {where}: {one_line(error)}", field="ray_address"
         ) from error

@@ -4,59 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mpelu.lab.config import Config, differing
 from mpelu.lab.errors import UserError
 from mpelu.lab.run import folder as runs
 from mpelu.lab.run.folder import METRICS, Run
 from mpelu.lab.sweep.study import Job, Options, Setting, Study
+from mpelu.lab.tables import Result
 
 RUNS = "runs"
 """The directory of run folders inside a study's directory."""
 TUNING = "tuning"
 """The directory of runs that choose learning rates."""
-
-
-class NoRuns(UserError):
-    """There is no run to make a table of."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundRun:
-    """What was found in the folder of a run."""
-
-    job: Job
-    state: str
-    """new, unfinished, ended, or foreign if the folder holds something else or is damaged."""
-    content: Run | None = None
-    """What the folder holds; None if it is new or can't be read."""
-    reason: str = ""
-    """Why the run doesn't count yet, or never will; empty for "ended"."""
-
-    @property
-    def run(self) -> Run:
-        """The content of the folder, where it could be read."""
-        assert self.content is not None
-        return self.content
-
-    @property
-    def diverged(self) -> bool:
-        return self.run.status.get("state") == "diverged"
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.run.data["classes"])
-
-
-@dataclass(frozen=True, slots=True)
-class SettingRuns:
-    """A setting with its runs that ended."""
-
-    setting: Setting
-    """As it is run at this scale."""
-    ended: tuple[FoundRun, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,54 +27,56 @@ class Gathered:
 
     study: Study
     options: Options
-    folder: Path
-    """The study's directory."""
-    rows: tuple[SettingRuns, ...]
-    """All settings, in order."""
+    rows: tuple[Setting, ...]
+    """All settings as they are run at this scale, in order, with their runs that ended."""
     left_out: tuple[str, ...]
     """Folders and runs that don't count, with the reason, a line each."""
 
-    def ended(self) -> list[FoundRun]:
+    @property
+    def folder(self) -> Path:
+        """The study's directory."""
+        return self.study.folder(self.options)
+
+    def ended(self) -> list[Job]:
         """The runs that finished or diverged."""
         return [each for row in self.rows for each in row.ended]
 
-    def require_ended(self) -> list[FoundRun]:
-        """The runs that finished or diverged.
-
-        Raises:
-            NoRuns: if there is none.
-        """
+    def result(self, **fields: Any) -> Result:
+        """The result of the study: these fields, and what every result says of its runs."""
         ended = self.ended()
-        if not ended:
-            first = f"; {self.left_out[0]}" if self.left_out else ""
-            raise NoRuns(f"{self.study.name}: no run has finished{first}")
-        return ended
+        return Result(
+            **{
+                "study": self.study.name,
+                "title": self.study.title,
+                "scale": self.options.scale,
+                "seeds": self.study.seed_count(self.options) if ended else 1,
+                "data": ", ".join(sorted({each.run.config["data"] for each in ended})) or "none",
+                "runs": tuple(str(each.run.path.relative_to(self.folder)) for each in ended),
+                **fields,
+            }
+        )
 
-    def run_names(self) -> tuple[str, ...]:
-        """The folders of the runs that ended, relative to the study's directory."""
-        return tuple(f"{each.run.path.relative_to(self.folder)}" for each in self.ended())
 
-
-def examine(job: Job, path: Path) -> FoundRun:
+def examine(job: Job, path: Path) -> Job:
     """Reads the folder of a run and says what it is."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return FoundRun(job=job, state="new", reason="not run")
+        return replace(job, state="new", message="not run")
     try:
         run = runs.read(path)
         config = Config.from_values(run.config)
     except (UserError, OSError) as error:
-        return FoundRun(job=job, state="foreign", reason=str(error).removeprefix(f"{path}: "))
+        return replace(job, state="foreign", message=str(error).removeprefix(f"{path}: "))
     different = differing(config, job.config, deciding=True)
     if different:
         name = different[0]
         found, expected = getattr(config, name), getattr(job.config, name)
         reason = f"a run with other settings: {name} is {found!r}, expected {expected!r}"
-        return FoundRun(job=job, state="foreign", reason=reason)
+        return replace(job, state="foreign", message=reason)
     if run.status.get("state") not in runs.ENDED:
-        message = run.status.get("message") or run.status.get("state", "not started")
-        return FoundRun(job=job, state="unfinished", content=run, reason=f"unfinished: {message}")
+        told = run.status.get("message") or run.status.get("state", "not started")
+        return replace(job, state="unfinished", found=run, message=f"unfinished: {told}")
     damage = _damage(run)
-    return FoundRun(job=job, state="foreign" if damage else "ended", content=run, reason=damage)
+    return replace(job, state="foreign" if damage else "ended", found=run, message=damage)
 
 
 def _damage(run: Run) -> str:
@@ -146,14 +110,14 @@ def test_loss(run: Run) -> float:
     return loss if isinstance(loss, float) and math.isfinite(loss) else math.inf
 
 
-def chosen_rates(study: Study, options: Options, folder: Path) -> dict[str, float]:
+def chosen_rates(study: Study, options: Options) -> dict[str, float]:
     """The learning rate with the lowest test loss, for each setting whose tuning runs have ended.
 
     If all of them diverged, it is the smallest rate.
     """
     losses: dict[str, list[tuple[float, float]]] = {}
     for job in study.tuning_runs(options):
-        found = examine(job, folder / TUNING / job.name)
+        found = examine(job, study.folder(options) / TUNING / job.name)
         if found.state == "ended":
             losses.setdefault(job.setting, []).append((test_loss(found.run), job.config.lr))
     return {
@@ -163,38 +127,29 @@ def chosen_rates(study: Study, options: Options, folder: Path) -> dict[str, floa
     }
 
 
-def gather(
-    study: Study, options: Options, folder: Path, found: Mapping[str, FoundRun] | None = None
-) -> Gathered:
+def gather(study: Study, options: Options, found: Mapping[str, Job] | None = None) -> Gathered:
     """Collects the runs of a study.
 
     Args:
         study: the study.
-        options: which of its runs.
-        folder: the study's directory.
+        options: which of its runs, and where they are.
         found: what `examine` found, by name of the run; None to read the folders.
     """
-    jobs = study.runs(options, chosen_rates(study, options, folder))
+    folder = study.folder(options) / RUNS
     if found is None:
-        found = {job.name: examine(job, folder / RUNS / job.name) for job in jobs}
-    ended: dict[str, list[FoundRun]] = {}
+        jobs = study.runs(options, chosen_rates(study, options))
+        found = {job.name: examine(job, folder / job.name) for job in jobs}
+    ended: dict[str, tuple[Job, ...]] = {}
     left_out = []
-    for job in jobs:
-        there = found[job.name]
-        if there.state == "ended":
-            ended.setdefault(job.setting, []).append(there)
+    for name, job in found.items():
+        if job.state == "ended":
+            ended[job.setting] = (*ended.get(job.setting, ()), job)
         else:
-            left_out.append(f"{folder / RUNS / job.name}: {there.reason}")
-    others = sorted((folder / RUNS).iterdir()) if (folder / RUNS).is_dir() else []
+            left_out.append(f"{folder / name}: {job.message}")
     left_out += [
         f"{path}: not a run of this study with these options"
-        for path in others
+        for path in (sorted(folder.iterdir()) if folder.is_dir() else [])
         if path.is_dir() and path.name not in found
     ]
-    rows = [
-        SettingRuns(setting, tuple(ended.get(setting.name, ())))
-        for setting in study.at_scale(options)
-    ]
-    return Gathered(
-        study=study, options=options, folder=folder, rows=tuple(rows), left_out=tuple(left_out)
-    )
+    rows = tuple(replace(each, ended=ended.get(each.name, ())) for each in study.at_scale(options))
+    return Gathered(study=study, options=options, rows=rows, left_out=tuple(left_out))

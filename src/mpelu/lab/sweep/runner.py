@@ -7,27 +7,18 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mpelu.lab import environment, plots, tables
 from mpelu.lab.config import Config
 from mpelu.lab.errors import UserError, plural
 from mpelu.lab.run.folder import lock
-from mpelu.lab.sweep import executors, results, table
-from mpelu.lab.sweep.executors import JobOutcome, is_full
-from mpelu.lab.sweep.gather import (
-    RUNS,
-    TUNING,
-    FoundRun,
-    Gathered,
-    NoRuns,
-    chosen_rates,
-    examine,
-    gather,
-)
-from mpelu.lab.sweep.results import Result
-from mpelu.lab.sweep.study import Execution, Job, Options, Study
+from mpelu.lab.sweep import executors, table
+from mpelu.lab.sweep.gather import RUNS, TUNING, chosen_rates, examine, gather
+from mpelu.lab.sweep.study import Job, Options, Study
+from mpelu.lab.tables import Result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StudyEvent:
+class Event:
     """Something that happened while studies ran."""
 
     text: str
@@ -40,17 +31,10 @@ class StudyEvent:
     """Number of runs to execute, if this event is the end of one of them; otherwise 0."""
 
 
-def run(
-    studies: Sequence[Study], options: Options, execution: Execution
-) -> Generator[StudyEvent, None, None]:
+def run(studies: Sequence[Study], options: Options) -> Generator[Event, None, None]:
     """Executes the runs of each study that haven't ended, and writes its result.
 
     Nothing is printed. Closing the generator stops all runs after their step, as Ctrl-C does.
-
-    Args:
-        studies: the studies, in order.
-        options: scale, seeds, source and data.
-        execution: where and how.
 
     Yields:
         What happened, as it happens.
@@ -59,28 +43,28 @@ def run(
         UserError: for missing data, before anything is written; if another process runs the study
             in this folder; for a full disk; and at the end, for studies without a run that ended.
     """
-    if execution.executor == "ray":
+    if options.executor == "ray":
         executors.load_ray()
     for study in studies:
-        _check_data(study, options, execution.progress)
+        _check_data(study, options)
     empty = []
     for study in studies:
         try:
-            folder = execution.out / study.folder(options)
+            folder = study.folder(options)
             folder.mkdir(parents=True, exist_ok=True)  # fails here rather than in every run
             with lock(folder):
-                yield from _run(study, options, execution, folder)
+                reason = yield from _run(study, options, folder)
         except OSError as error:
-            if is_full(error):
-                raise _no_space(execution.out, str(error)) from error
-            raise UserError(f"can't write to {execution.out}: {error}", field="out") from error
-        except NoRuns as error:  # other studies may have some
-            empty.append(str(error))
+            if executors.is_full(error):
+                raise _no_space(options.out, str(error)) from error
+            raise UserError(f"can't write to {options.out}: {error}", field="out") from error
+        if reason:  # other studies may have results
+            empty.append(f"{study.name}: no run has finished; {reason}")
     if empty:
         raise UserError("; ".join(empty))
 
 
-def _check_data(study: Study, options: Options, progress: bool) -> None:
+def _check_data(study: Study, options: Options) -> None:
     """Finds or downloads the data, before anything is run or written."""
     import torch
 
@@ -99,105 +83,76 @@ def _check_data(study: Study, options: Options, progress: bool) -> None:
             train_limit=1,
             test_limit=1,
         )
-        shown = show_download if progress else None
+        shown = show_download if options.progress else None
         data.load(few, torch.device("cpu"), download=True, progress=shown)
 
 
-def _run(
-    study: Study, options: Options, execution: Execution, folder: Path
-) -> Iterator[StudyEvent]:
-    yield from _run_all(study, options, execution, study.tuning_runs(options), folder / TUNING)
-    rates = chosen_rates(study, options, folder)
-    runs = [
-        each
-        for each in study.runs(options, rates)
-        if not study.rates or options.is_smoke or each.setting in rates
-    ]
-    found = yield from _run_all(study, options, execution, runs, folder / RUNS)
-    found |= {
-        each.name: FoundRun(job=each, state="new", reason="its learning rate hasn't been chosen")
-        for each in study.runs(options, rates)
-        if each.name not in found
-    }
-    result = _summarize(gather(study, options, folder, found))
-    results.write(result, folder)
-    yield StudyEvent(text=f"written to {folder}", result=result)
+def _run(study: Study, options: Options, folder: Path) -> Generator[Event, None, str]:
+    """Runs a study. Returns why it has no result, if none of its runs has ended; otherwise ""."""
+    yield from _run_all(study, options, study.tuning_runs(options), folder / TUNING)
+    rates = chosen_rates(study, options)
+    runs = study.runs(options, rates)
+    needs_rate = study.rates and not options.is_smoke
+    due = [each for each in runs if not needs_rate or each.setting in rates]
+    found = yield from _run_all(study, options, due, folder / RUNS)
+    unknown = "its learning rate hasn't been chosen"
+    found |= {each.name: replace(each, message=unknown) for each in runs if each.name not in found}
+    gathered = gather(study, options, found)
+    if runs and not gathered.ended():
+        return gathered.left_out[0]
+    result = (study.summarize or table.tabulate)(gathered)
+    figures = result.figures or plots.draw(result.plots, folder)
+    result = replace(result, figures=figures, environment=environment.describe_machine())
+    tables.write(result, folder)
+    yield Event(text=f"written to {folder}", result=result)
+    return ""
 
 
 def _run_all(
-    study: Study,
-    options: Options,
-    execution: Execution,
-    runs: Sequence[Job],
-    folder: Path,
-) -> Generator[StudyEvent, None, dict[str, FoundRun]]:
+    study: Study, options: Options, runs: Sequence[Job], folder: Path
+) -> Generator[Event, None, dict[str, Job]]:
     """Executes the runs that haven't ended. Returns what is then in the folders of all of them."""
-    named = {each.name: each for each in runs}
-    found = {name: examine(each, folder / name) for name, each in named.items()}
+    found = {each.name: examine(each, folder / each.name) for each in runs}
     for name, each in found.items():
         if each.state == "foreign":
-            text = f"left out: {folder / name}: {each.reason}"
-            yield StudyEvent(text=text, is_problem=True)
-    jobs = [
-        replace(job, folder=str((folder / name).resolve()))
-        for name, job in named.items()
-        if found[name].state in ("new", "unfinished")
-    ]
-    if named:
+            yield Event(text=f"left out: {folder / name}: {each.message}", is_problem=True)
+    due = [each for each in runs if found[each.name].state in ("new", "unfinished")]
+    if runs:
         ended = sum(each.state == "ended" for each in found.values())
         before = f", {ended} finished before" if ended else ""
         purpose = " to choose learning rates" if folder.name == TUNING else ""
-        count = f"{plural(len(jobs), 'run')}{purpose}"
-        yield StudyEvent(text=f"{study.name}, {options.scale}: {count}{before}")
-    if jobs:
+        count = f"{plural(len(due), 'run')}{purpose}"
+        yield Event(text=f"{study.name}, {options.scale}: {count}{before}")
+    if due:
         folder.mkdir(exist_ok=True)
-        yield from _execute(study, options, execution, jobs)
+        placed = [replace(each, folder=str((folder / each.name).resolve())) for each in due]
+        yield from _execute(study, options, placed)
     # Each folder is read once: folders of finished runs above, the others now.
-    return found | {job.name: examine(named[job.name], folder / job.name) for job in jobs}
+    return found | {each.name: examine(each, folder / each.name) for each in due}
 
 
-def _execute(
-    study: Study, options: Options, execution: Execution, jobs: Sequence[Job]
-) -> Iterator[StudyEvent]:
-    with contextlib.closing(_executor(options, execution, jobs)) as outcomes:
-        for count, outcome in enumerate(outcomes, 1):
-            if outcome.state == "interrupted":
+def _execute(study: Study, options: Options, jobs: Sequence[Job]) -> Iterator[Event]:
+    with contextlib.closing(_executor(options, jobs)) as ended:
+        for count, job in enumerate(ended, 1):
+            if job.state == "interrupted":
                 raise KeyboardInterrupt
-            if outcome.state == "full":
-                raise _no_space(execution.out, outcome.message)
-            is_problem = outcome.state == "failed"
+            if job.state == "full":
+                raise _no_space(options.out, job.message)
+            is_problem = job.state == "failed"
             verdict = " failed" if is_problem else ""
-            text = f"{study.name} {count}/{len(jobs)} {outcome.name}{verdict}: {outcome.message}"
-            yield StudyEvent(text=text, is_problem=is_problem, total=len(jobs))
+            text = f"{study.name} {count}/{len(jobs)} {job.name}{verdict}: {job.message}"
+            yield Event(text=text, is_problem=is_problem, total=len(jobs))
 
 
-def _executor(
-    options: Options, execution: Execution, jobs: Sequence[Job]
-) -> Generator[JobOutcome, None, None]:
-    at_a_time = execution.jobs_at(options.scale)
-    if execution.executor == "ray":
-        return executors.ray(
-            jobs,
-            address=execution.ray_address,
-            cpus=execution.cpus_per_run,
-            gpus=execution.gpus_per_run,
-            workers=at_a_time,
-        )
+def _executor(options: Options, jobs: Sequence[Job]) -> Generator[Job, None, None]:
+    at_a_time = options.at_a_time
+    if options.executor == "ray":
+        return executors.ray(jobs, options)
     if options.is_smoke and at_a_time == 1:
         return executors.inline(jobs)
     # The progress of several runs would be mixed up.
-    progress = execution.progress and at_a_time == 1
+    progress = options.progress and at_a_time == 1
     return executors.local(jobs, processes=at_a_time, progress=progress)
-
-
-def _summarize(gathered: Gathered) -> Result:
-    """The result as the study makes it, with its plots drawn."""
-    from mpelu.lab import environment
-    from mpelu.lab.sweep import drawing
-
-    result = (gathered.study.summarize or table.tabulate)(gathered)
-    figures = result.figures or drawing.draw(result.plots, gathered.folder)
-    return replace(result, figures=figures, environment=environment.describe_machine())
 
 
 def _no_space(out: Path, message: str) -> UserError:

@@ -59,39 +59,8 @@ def text_of(values: Sequence[float], diverged: int = 0, digits: int = 2) -> str:
     return text
 
 
-class Interval(NamedTuple):
-    """A mean difference over pairs, with its confidence interval."""
-
-    difference: float
-    low: float
-    high: float
-    pairs: int
-    detectable: float
-    """The smallest true difference that so many pairs would have shown with probability `POWER`,
-    given the spread that was found."""
-
-    @property
-    def found(self) -> bool:
-        """Whether there is a difference: the interval doesn't contain zero."""
-        return self.low > 0 or self.high < 0
-
-    def text(self) -> str:
-        shown = f"{self.difference:+.2f}"
-        if self.pairs < 2:
-            return f"{shown} (1 pair: no interval)"
-        verdict = "" if self.found else ", no difference found"
-        return (
-            f"{shown} [{self.low:+.2f}, {self.high:+.2f}]{verdict} ({self.pairs} pairs, enough to "
-            f"show {self.detectable:.2f})"
-        )
-
-
 def student_quantile(probability: float, degrees: int) -> float:
     """The quantile of Student's t distribution for a whole number of degrees of freedom.
-
-    Args:
-        probability: between 0 and 1, exclusive.
-        degrees: degrees of freedom, 1 or more.
 
     Example:
         >>> round(student_quantile(0.975, 9), 4)
@@ -123,52 +92,13 @@ def _within(angle: float, degrees: int) -> float:
     return 2 / math.pi * (angle + sine * total) if is_odd else sine * total
 
 
-def paired_difference(
-    first: Sequence[float],
-    second: Sequence[float],
-    *,
-    comparisons: int = 1,
-    level: float = LEVEL,
-) -> Interval:
-    """The mean of first - second with a paired t interval.
+class Pairing(NamedTuple):
+    """Two settings over the seeds that both have: the mean difference, with a paired t interval.
 
     A pair is two runs with the same seed. What the seed decides for both, such as the order of the
-    images, cancels. Where several differences are reported, each interval is widened so that all
-    of them hold together with the given level (Bonferroni).
-
-    Args:
-        first: one value per pair.
-        second: one value per pair.
-        comparisons: number of differences that are reported together.
-        level: probability that all intervals contain their true differences.
-
-    Example:
-        >>> found = paired_difference([2.0, 3.0, 4.0], [1.0, 2.2, 2.8])
-        >>> found.text()
-        '+1.00 [+0.50, +1.50] (3 pairs, enough to show 0.62)'
-    """
-    if len(first) != len(second) or not first:
-        raise ValueError(
-            "paired_difference: expected two sequences of the same length, at least 1, "
-            f"got lengths {len(first)} and {len(second)}"
-        )
-    differences = [one - other for one, other in zip(first, second, strict=True)]
-    count = len(differences)
-    mean, std = mean_std(differences)
-    if count < 2:
-        return Interval(mean, -math.inf, math.inf, count, math.inf)
-    error = std / math.sqrt(count)
-    t = student_quantile(1 - (1 - level) / (2 * comparisons), count - 1)
-    detectable = (t + student_quantile(POWER, count - 1)) * error
-    return Interval(mean, mean - t * error, mean + t * error, count, detectable)
-
-
-class Pairing(NamedTuple):
-    """Two settings over the seeds that both have.
-
-    Lower values are better, and a run without a value, because it diverged, loses its pair. Such a
-    run has no place in a mean, and a mean of the others would hide it. Where there is one, the
-    pairs are counted instead, and an exact sign test decides.
+    images, cancels. Lower values are better, and a run without a value, because it diverged, loses
+    its pair. Such a run has no place in a mean, and a mean of the others would hide it. Where there
+    is one, the pairs are counted instead, and an exact sign test decides.
     """
 
     pairs: int
@@ -177,11 +107,22 @@ class Pairing(NamedTuple):
     losses: int
     lacking: tuple[int, int]
     """Runs of each setting without a value, also those without a partner."""
-    interval: Interval | None
-    """None if a run of a pair has no value, or there is no pair."""
     chance: float
     """Probability of wins so unequal if neither setting were better, times the number of
     differences that are reported together (Bonferroni)."""
+    difference: float | None = None
+    """Mean of first - second; None if a run of a pair has no value, or there is no pair."""
+    low: float = -math.inf
+    high: float = math.inf
+    """The confidence interval of the difference; infinite for a single pair."""
+    detectable: float = math.inf
+    """The smallest true difference that so many pairs would have shown with probability `POWER`,
+    given the spread that was found."""
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether there is a difference as far as the interval tells."""
+        return self.low > 0 or self.high < 0
 
     @property
     def found(self) -> int:
@@ -189,8 +130,8 @@ class Pairing(NamedTuple):
 
         Nothing is better that has more runs without a value than the other.
         """
-        if self.interval is not None:
-            sign = int(self.interval.found) * (-1 if self.interval.difference < 0 else 1)
+        if self.difference is not None:
+            sign = int(self.excludes_zero) * (-1 if self.difference < 0 else 1)
         else:
             sign = (self.losses > self.wins) - (self.losses < self.wins)
             sign *= self.chance < 1 - LEVEL
@@ -198,16 +139,29 @@ class Pairing(NamedTuple):
         return 0 if sign * (second - first) > 0 else sign
 
     def text(self) -> str:
-        """In words, for a line of notes."""
-        if self.interval is not None:
-            return self.interval.text()
+        """In words, for a line of notes.
+
+        Example:
+            >>> pair_seeds({0: 2.0, 1: 3.0, 2: 4.0}, {0: 1.0, 1: 2.2, 2: 2.8}).text()
+            '+1.00 [+0.50, +1.50] (3 pairs, enough to show 0.62)'
+        """
         if not self.pairs:
             return "no pair of runs to compare"
-        verdict = "" if self.found else ", no difference found"
-        return (
-            f"better in {self.wins} and worse in {self.losses} of "
-            f"{plural(self.pairs, 'pair')}{verdict} (sign test, p = {self.chance:.2g})"
-        )
+        if self.difference is None:
+            verdict = "" if self.found else ", no difference found"
+            return (
+                f"better in {self.wins} and worse in {self.losses} of "
+                f"{plural(self.pairs, 'pair')}{verdict} (sign test, p = {self.chance:.2g})"
+            )
+        if self.pairs < 2:
+            return f"{self.difference:+.2f} (1 pair: no interval)"
+        verdict = "" if self.excludes_zero else ", no difference found"
+        return f"{self.short()}{verdict} ({self.pairs} pairs, enough to show {self.detectable:.2f})"
+
+    def short(self) -> str:
+        """The difference and its interval; only the difference for a single pair."""
+        shown = f"{self.difference:+.2f}"
+        return f"{shown} [{self.low:+.2f}, {self.high:+.2f}]" if self.pairs > 1 else shown
 
 
 def pair_seeds(
@@ -218,6 +172,9 @@ def pair_seeds(
 ) -> Pairing:
     """Compares two settings over the seeds that both have.
 
+    Where several differences are reported, each interval is widened so that all of them hold
+    together with probability `LEVEL` (Bonferroni).
+
     Args:
         first: the value of each seed, of which a lower one is better; None if the run diverged.
         second: as the first.
@@ -225,40 +182,36 @@ def pair_seeds(
 
     Example:
         >>> found = pair_seeds({0: 5.0, 1: None, 2: 5.5}, {0: 6.0, 1: 6.1, 2: 6.2})
-        >>> found.wins, found.losses, found.interval
+        >>> found.wins, found.losses, found.difference
         (2, 1, None)
-        >>> pair_seeds({0: 2.0, 1: 3.0}, {0: 1.0, 1: 2.5}).interval.difference
+        >>> pair_seeds({0: 2.0, 1: 3.0}, {0: 1.0, 1: 2.5}).difference
         0.75
     """
-    seeds = sorted(first.keys() & second.keys())
-    pairs = [(first[seed], second[seed]) for seed in seeds]
-    whole = [(one, other) for one, other in pairs if one is not None and other is not None]
-    signs = [
-        ((one is None) - (other is None)) if one is None or other is None
-        else (one > other) - (one < other)
-        for one, other in pairs
-    ]  # fmt: skip
-    wins, losses = signs.count(-1), signs.count(1)
-    interval = None
-    if pairs and len(whole) == len(pairs):
-        ones, others = zip(*whole, strict=True)
-        interval = paired_difference(ones, others, comparisons=comparisons)
-    return Pairing(
+    pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
+    # What has no value is worse than any.
+    ranked = [[math.inf if each is None else each for each in pair] for pair in pairs]
+    wins = sum(one < other for one, other in ranked)
+    losses = sum(one > other for one, other in ranked)
+    count = wins + losses
+    # The two-sided probability of a fair coin falling so unequally, or more so.
+    tail = sum(math.comb(count, k) for k in range(min(wins, losses) + 1))
+    ones, others = ([value is None for value in each.values()] for each in (first, second))
+    found = Pairing(
         pairs=len(pairs),
         wins=wins,
         losses=losses,
-        lacking=(_lacking(first), _lacking(second)),
-        interval=interval,
-        chance=min(1.0, comparisons * _sign_test(wins, losses)),
+        lacking=(sum(ones), sum(others)),
+        chance=min(1.0, comparisons * min(1.0, tail / 2.0 ** (count - 1))),
     )
-
-
-def _lacking(values: Mapping[int, float | None]) -> int:
-    return sum(value is None for value in values.values())
-
-
-def _sign_test(wins: int, losses: int) -> float:
-    """The two-sided probability of a fair coin falling so unequally, or more so."""
-    count = wins + losses
-    tail = sum(math.comb(count, k) for k in range(min(wins, losses) + 1))
-    return min(1.0, tail / 2.0 ** (count - 1))
+    differences = [one - other for one, other in pairs if one is not None and other is not None]
+    if not pairs or len(differences) < len(pairs):
+        return found
+    mean, std = mean_std(differences)
+    if len(pairs) < 2:
+        return found._replace(difference=mean)
+    error = std / math.sqrt(len(pairs))
+    t = student_quantile(1 - (1 - LEVEL) / (2 * comparisons), len(pairs) - 1)
+    detectable = (t + student_quantile(POWER, len(pairs) - 1)) * error
+    return found._replace(
+        difference=mean, low=mean - t * error, high=mean + t * error, detectable=detectable
+    )

@@ -18,13 +18,14 @@ from mpelu.lab.errors import UserError, choose, plural
 from mpelu.lab.files import parse_object
 
 if TYPE_CHECKING:
+    from mpelu.lab.run.folder import Run
     from mpelu.lab.sweep.gather import Gathered
-    from mpelu.lab.sweep.results import Result
+    from mpelu.lab.tables import Result
 
 SCALES = ("smoke", "small", "full")
 EXECUTORS = ("local", "ray")
 FOR_RAY = ("ray_address", "cpus_per_run", "gpus_per_run")
-"""Fields of Execution that only the executor ray uses."""
+"""Fields of Options that only the executor ray uses."""
 SOURCES = ("paper", "code")
 """A paper, and the code its authors published, which may disagree."""
 OUT = Path("out/reproduce")
@@ -32,21 +33,37 @@ SEEDS = {"smoke": 1, "small": 2, "full": 5}
 """Runs per setting by default."""
 TUNING_SEED = 10_000
 """Seed of the runs that choose learning rates. No result uses it."""
+SMOKE: dict[str, Any] = {
+    "train_limit": 64,
+    "test_limit": 32,
+    "batch_size": 16,
+    "epochs": None,
+    "iterations": 3,
+    "milestones": (),
+    "warmup": 0,
+    "warmup_lr": None,
+    "test_every": None,
+    "log_every": 1,
+    "threads": 1,
+}
+"""Fields of a run of a few steps, which shows that everything runs, and nothing else."""
 _UNMENTIONED = {"seed", "log_every", "test_every", "gradient_checkpointing"}
 """Fields that change bits or logs, but not the experiment."""
 
 
 def _option(default: Any, help: str, metavar: str | None = None, **how: Any) -> Any:
-    """A field that is also an option of a command: `mpelu.lab.commands.reproduce` adds it."""
+    """A field that is also an option: `mpelu.lab.commands.reproduce` adds it."""
     return field(default=default, metadata={"help": help, "metavar": metavar, **how})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """What is run of a study.
+    """What is run of a study, where and how.
+
+    Fields with metadata are options of `mpelu reproduce`.
 
     Raises:
-        UserError: for an unknown scale or source, or less than one seed.
+        UserError: for an unknown scale, source or executor, or numbers out of bounds.
     """
 
     scale: str = _option(
@@ -65,27 +82,6 @@ class Options:
         choices=SOURCES,
     )
     data_dir: str | None = _option(None, "where the data is, or where to download it", "DIR")
-
-    def __post_init__(self) -> None:
-        choose("scale", self.scale, SCALES, noun="scale")
-        if self.follow is not None:
-            choose("follow", self.follow, SOURCES, noun="source")
-        if self.seeds is not None and self.seeds < 1:
-            raise UserError(f"expected a number >= 1, got {self.seeds}", field="seeds")
-
-    @property
-    def is_smoke(self) -> bool:
-        return self.scale == "smoke"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Execution:
-    """Where and how runs are executed.
-
-    Raises:
-        UserError: for an unknown executor, or numbers out of bounds.
-    """
-
     out: Path = OUT
     progress: bool = False
     """Print the progress of downloads and, where there is one run at a time, of runs."""
@@ -102,27 +98,37 @@ class Execution:
     gpus_per_run: float = _option(0.0, "GPUs per run (default: 0)", "X", type=float)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "out", Path(self.out))
+        if self.data_dir is not None:
+            object.__setattr__(self, "data_dir", os.fspath(self.data_dir))
+        choose("scale", self.scale, SCALES, noun="scale")
+        choose("follow", self.follow or SOURCES[0], SOURCES, noun="source")
         choose("executor", self.executor, EXECUTORS, noun="executor")
-        if self.jobs is not None and self.jobs < 1:
-            raise UserError(f"expected a number >= 1, got {self.jobs}", field="jobs")
-        if self.cpus_per_run <= 0:
-            raise UserError(f"expected a number > 0, got {self.cpus_per_run}", field="cpus_per_run")
-        if self.gpus_per_run < 0:
-            raise UserError(
-                f"expected a number >= 0, got {self.gpus_per_run}", field="gpus_per_run"
-            )
+        for name, bound, fits in (
+            ("seeds", ">= 1", self.seeds is None or self.seeds >= 1),
+            ("jobs", ">= 1", self.jobs is None or self.jobs >= 1),
+            ("cpus_per_run", "> 0", self.cpus_per_run > 0),
+            ("gpus_per_run", ">= 0", self.gpus_per_run >= 0),
+        ):
+            if not fits:
+                raise UserError(f"expected a number {bound}, got {getattr(self, name)}", field=name)
         for each in fields(self):
             is_set = getattr(self, each.name) != each.default
             if is_set and each.name in FOR_RAY and self.executor != "ray":
                 raise UserError("requires --executor ray", field=each.name)
 
-    def jobs_at(self, scale: str) -> int:
+    @property
+    def is_smoke(self) -> bool:
+        return self.scale == "smoke"
+
+    @property
+    def at_a_time(self) -> int:
         """Runs at a time.
 
         By default one per core at small scale, where networks are too small to use several cores,
         and otherwise one.
         """
-        return self.jobs or ((os.cpu_count() or 1) if scale == "small" else 1)
+        return self.jobs or ((os.cpu_count() or 1) if self.scale == "small" else 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,27 +139,51 @@ class Setting:
     """Start of the names of its run folders; the seed follows."""
     labels: tuple[str, ...]
     """The first cells of its row."""
-    paper: str
+    paper: str = ""
     """The paper's value as printed; empty if it has none."""
     config: Config | None
     """Fields of its runs; None for a row that the paper quotes from elsewhere, which isn't run."""
     shrunk: tuple[str, ...] = ()
     """What was scaled down, a phrase for each field that differs from full scale."""
+    ended: tuple[Job, ...] = ()
+    """Its runs that finished or diverged, once they are gathered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run: a setting with a seed."""
+    """One run, a setting with a seed, and what is known of it."""
 
     name: str
     setting: str
     config: Config
     folder: str = ""
     """Path of the run folder; empty until the run is placed in a study's directory."""
+    state: str = "new"
+    """What its folder holds: new if nothing, unfinished, ended, or foreign if it is damaged or
+    holds something else. How its execution ended: finished, diverged, interrupted, failed, or full
+    if there was no space left."""
+    message: str = ""
+    """How its execution ended in words, or why it doesn't count."""
+    found: Run | None = None
+    """What its folder holds, if that could be read."""
 
     @property
     def seed(self) -> int:
         return self.config.seed
+
+    @property
+    def run(self) -> Run:
+        """What its folder holds, of a run that ended."""
+        assert self.found is not None
+        return self.found
+
+    @property
+    def diverged(self) -> bool:
+        return self.run.status.get("state") == "diverged"
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.run.data["classes"])
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -176,20 +206,8 @@ def smoke(config: Config, scale: str) -> Config:
     """
     if scale != "smoke":
         return config
-    return replace(
-        config,
-        train_limit=64,
-        test_limit=32,
-        batch_size=max(16, config.accumulate),
-        epochs=None,
-        iterations=min(3, config.iterations or 3),
-        milestones=(),
-        warmup=0,
-        warmup_lr=None,
-        test_every=None,
-        log_every=1,
-        threads=1,
-    )
+    few = {"batch_size": max(16, config.accumulate), "iterations": min(3, config.iterations or 3)}
+    return replace(config, **SMOKE | few)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,22 +242,20 @@ class Study:
 
     def source(self, options: Options) -> str:
         """The source that is followed."""
-        if not self.sources:
-            return "paper"
-        return options.follow or next(iter(self.sources))
+        follow = options.follow if self.sources else None
+        return follow or next(iter(self.sources), "paper")
 
-    def folder(self, options: Options) -> str:
-        """Name of the study's directory, with the source if it isn't the default."""
+    def folder(self, options: Options) -> Path:
+        """The study's directory, named with the source if it isn't the default."""
         source = self.source(options)
-        is_default = not self.sources or source == next(iter(self.sources))
-        return f"{self.name}-{options.scale}" + ("" if is_default else f"-{source}")
+        end = "" if source == next(iter(self.sources), source) else f"-{source}"
+        return options.out / f"{self.name}-{options.scale}{end}"
 
     def at_scale(self, options: Options) -> list[Setting]:
         """The settings as they are run at this scale."""
         found = []
         for setting in self.settings(self.source(options)):
-            config = setting.config
-            if config is None:
+            if (config := setting.config) is None:
                 found.append(setting)
                 continue
             scaled = config if options.scale == "full" else self.shrink(config, options.scale)
@@ -252,16 +268,12 @@ class Study:
 
     def tuning_runs(self, options: Options) -> list[Job]:
         """Runs that choose learning rates; none in a smoke test, which can't tell."""
-        if options.is_smoke:
+        if options.is_smoke or not self.rates:
             return []
         return [
-            Job(
-                name=f"{each.name}-lr{rate:g}",
-                setting=each.name,
-                config=replace(each.config, seed=TUNING_SEED, lr=rate),
-            )
+            _job(each, config, f"lr{rate:g}", seed=TUNING_SEED, lr=rate)
             for each in self.at_scale(options)
-            if each.config is not None
+            if (config := each.config) is not None
             for rate in self.rates
         ]
 
@@ -275,19 +287,20 @@ class Study:
         settings = self.at_scale(options)
         chosen = rates or {}
         return [
-            Job(
-                name=f"{each.name}-seed{seed}",
-                setting=each.name,
-                config=replace(each.config, seed=seed, lr=chosen.get(each.name, each.config.lr)),
-            )
+            _job(each, config, f"seed{seed}", seed=seed, lr=chosen.get(each.name, config.lr))
             for seed in range(self.first_seed, self.first_seed + self.seed_count(options))
             for each in settings
-            if each.config is not None
+            if (config := each.config) is not None
         ]
 
     def seed_count(self, options: Options) -> int:
         """Runs per setting."""
         return options.seeds or self.seeds.get(options.scale, 1)
+
+
+def _job(setting: Setting, config: Config, end: str, **changes: Any) -> Job:
+    name = f"{setting.name}-{end}"
+    return Job(name=name, setting=setting.name, config=replace(config, **changes))
 
 
 def differences(full: Config, scaled: Config) -> tuple[str, ...]:

@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mpelu.lab.errors import plural
-from mpelu.lab.sweep.gather import FoundRun, Gathered, SettingRuns, is_number
-from mpelu.lab.sweep.results import SHRUNK, Cell, Plot, Result, Series
+from mpelu.lab.plots import Plot, Series
+from mpelu.lab.sweep.gather import Gathered, is_number
 from mpelu.lab.sweep.statistics import Pairing, pair_seeds, paper_value, text_of
+from mpelu.lab.sweep.study import Job, Setting
+from mpelu.lab.tables import SHRUNK, Cell, Result
 
-Value = Callable[[FoundRun], "float | None"]
+Value = Callable[[Job], "float | None"]
 """What a run measured; None if it has no such value, for example because it diverged."""
-Text = Callable[[Sequence[FoundRun], Sequence[float]], str]
+Text = Callable[[Sequence[Job], Sequence[float]], str]
 """How the runs of a setting, and their values, read in the table."""
 _SOURCES = {"paper": "the paper", "code": "the published code"}
 
 
-def last_error(ended: FoundRun) -> float | None:
+def last_error(ended: Job) -> float | None:
     """Test error of the last test."""
     return None if ended.diverged else ended.run.status.get("test_error")
 
 
-def lowest_error(ended: FoundRun) -> float | None:
+def lowest_error(ended: Job) -> float | None:
     """Lowest test error of all tests."""
     return None if ended.diverged else ended.run.status.get("best_error")
 
 
-def plain_text(ended: Sequence[FoundRun], values: Sequence[float]) -> str:
+def plain_text(ended: Sequence[Job], values: Sequence[float]) -> str:
     """Best (mean ± std), with diverged runs counted."""
     return text_of(values, sum(each.diverged for each in ended))
 
@@ -39,7 +41,7 @@ def tabulate(
     digits: int = 2,
     value: Value = last_error,
     text: Text = plain_text,
-    plots: Callable[[Gathered], tuple[Plot, ...]] = lambda gathered: (),
+    plots: tuple[Plot, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> Result:
     """A row for each setting: labels, paper, measurement, every seed, n and diverged runs.
@@ -47,7 +49,7 @@ def tabulate(
     Where the paper has no value at all, it has no column.
 
     Args:
-        gathered: the runs.
+        gathered: the runs, at least one of which has ended.
         measured: what is measured, if it isn't exactly the paper's quantity.
         shrunk: what was scaled down besides the configs.
         digits: digits after the decimal point in the values of single runs.
@@ -55,24 +57,36 @@ def tabulate(
         text: the text of a setting.
         plots: plots beside the table.
         notes: notes after the usual ones.
-
-    Raises:
-        NoRuns: if no run has ended.
     """
-    study, options = gathered.study, gathered.options
-    ended = gathered.require_ended()
-    phrases = [row.setting.shrunk for row in gathered.rows if row.setting.config is not None]
+    study = gathered.study
+    phrases = [row.shrunk for row in gathered.rows if row.config is not None]
     common = tuple(each for each in phrases[0] if all(each in other for other in phrases))
     # A row's own differences get a column, if there are any.
     has_own = any(set(each) - set(common) for each in phrases)
     # With one run per setting, the measurement already says all.
     has_many = any(len(row.ended) > 1 for row in gathered.rows)
-    has_paper = any(row.setting.paper for row in gathered.rows)
+    has_paper = any(row.paper for row in gathered.rows)
     rows = []
     for row in gathered.rows:
-        cells = _cells(row, value, text, has_many, digits, has_paper)
-        own = ", ".join(each for each in row.setting.shrunk if each not in common)
-        rows.append((*cells, Cell(own)) if has_own else cells)
+        found = [value(each) for each in row.ended]
+        values = tuple(each for each in found if each is not None)
+        mean = sum(values) / len(values) if values else None
+        diverged = sum(each.diverged for each in row.ended)
+        if row.config is None:
+            measurement = Cell("quoted, not run")
+        else:
+            measurement = Cell(text(row.ended, values), mean, values)
+        singles = [_single(*each, digits) for each in zip(row.ended, found, strict=True)]
+        own = ", ".join(each for each in row.shrunk if each not in common)
+        rows.append((
+            *map(Cell, row.labels),
+            *([Cell(row.paper, paper_value(row.paper))] if has_paper else []),
+            measurement,
+            *([Cell(", ".join(singles))] if has_many else []),
+            Cell(str(len(row.ended)), len(row.ended)),
+            Cell(str(diverged), diverged),
+            *([Cell(own)] if has_own else []),
+        ))  # fmt: skip
     width = len(study.labels)
     header = (
         *study.labels,
@@ -83,56 +97,24 @@ def tabulate(
         "diverged",
         *([SHRUNK] if has_own else []),
     )
-    return Result(
-        study=study.name,
-        title=study.title,
-        scale=options.scale,
+    return gathered.result(
         shrunk=(*common, *shrunk),
-        seeds=study.seed_count(options),
-        data=", ".join(sorted({str(each.run.config["data"]) for each in ended})),
         header=header,
         rows=tuple(rows),
         compare=((width, width + 1),) if has_paper else (),
         notes=(*_notes(gathered, value), *notes),
-        plots=plots(gathered),
-        runs=gathered.run_names(),
+        plots=plots,
     )
 
 
-def _cells(
-    row: SettingRuns, value: Value, text: Text, has_many: bool, digits: int, has_paper: bool
-) -> tuple[Cell, ...]:
-    setting = row.setting
-    labels = [Cell(label) for label in setting.labels]
-    if has_paper:
-        labels.append(Cell(setting.paper, paper_value(setting.paper)))
-    if row.setting.config is None:
-        none = (Cell(""),) if has_many else ()
-        return (*labels, Cell("quoted, not run"), *none, Cell("0", 0), Cell("0", 0))
-    found = [value(each) for each in row.ended]
-    values = tuple(each for each in found if each is not None)
-    mean = sum(values) / len(values) if values else None
-    diverged = sum(each.diverged for each in row.ended)
-    singles = ", ".join(_single(*pair, digits) for pair in zip(row.ended, found, strict=True))
-    return (
-        *labels,
-        Cell(text(row.ended, values), mean, values),
-        *([Cell(singles)] if has_many else []),
-        Cell(str(len(row.ended)), len(row.ended)),
-        Cell(str(diverged), diverged),
-    )
-
-
-def _single(ended: FoundRun, value: float | None, digits: int) -> str:
+def _single(ended: Job, value: float | None, digits: int) -> str:
     if value is not None:
         return f"{value:.{digits}f}"
-    return f"diverged at step {diverged_at(ended)}" if ended.diverged else "-"
-
-
-def diverged_at(ended: FoundRun) -> int | None:
-    """The step at which a run diverged."""
+    if not ended.diverged:
+        return "-"
     details = ended.run.status.get("diverged")
-    return (details if isinstance(details, dict) else ended.run.status).get("step")
+    step = (details if isinstance(details, dict) else ended.run.status).get("step")
+    return f"diverged at step {step}"
 
 
 def _notes(gathered: Gathered, value: Value) -> list[str]:
@@ -145,12 +127,10 @@ def _notes(gathered: Gathered, value: Value) -> list[str]:
             f"follows {_SOURCES[source]}: {study.sources[source]} (use --follow {other} for "
             f"{_SOURCES[other]})"
         )
-    found = {row.setting.name: row for row in gathered.rows}
+    found = {row.name: row for row in gathered.rows}
     if not options.is_smoke:
         pairs = [each for each in study.comparisons if set(each) <= set(found)]
-        notes += [
-            compared(found[first], found[second], value, len(pairs)) for first, second in pairs
-        ]
+        notes += [compared(found[one], found[other], value, len(pairs)) for one, other in pairs]
     dropped = [each.name for each in study.settings(source) if each.name not in found]
     if dropped:
         count = plural(len(dropped), "setting")
@@ -160,34 +140,24 @@ def _notes(gathered: Gathered, value: Value) -> list[str]:
     return notes
 
 
-def pair(
-    first: SettingRuns, second: SettingRuns, value: Value = last_error, comparisons: int = 1
-) -> Pairing:
-    """The difference of two settings over the seeds that both have.
-
-    Args:
-        first: a setting with its runs.
-        second: the one to compare with.
-        value: the value of a run.
-        comparisons: number of differences that are reported together.
-    """
-    ones, others = ({each.job.seed: value(each) for each in row.ended} for row in (first, second))
-    return pair_seeds(ones, others, comparisons=comparisons)
+def pair(first: Setting, second: Setting, value: Value = last_error, many: int = 1) -> Pairing:
+    """The difference of two settings, one of this many that are reported together."""
+    ones, others = ({each.seed: value(each) for each in row.ended} for row in (first, second))
+    return pair_seeds(ones, others, comparisons=many)
 
 
-def compared(
-    first: SettingRuns, second: SettingRuns, value: Value = last_error, comparisons: int = 1
-) -> str:
+def compared(first: Setting, second: Setting, value: Value, many: int) -> str:
     """The difference that `pair` finds, as a line of notes."""
-    names = f"{first.setting.name} - {second.setting.name}"
-    found = pair(first, second, value, comparisons)
+    found = pair(first, second, value, many)
     runs = (*first.ended, *second.ended)
     lacking = "diverged" if any(each.diverged for each in runs) else "have no such value"
     counted = f"; {sum(found.lacking)} of {plural(len(runs), 'run')} {lacking}"
-    together = f" for all {comparisons} differences" if comparisons > 1 else ""
-    many = found.interval is not None and found.interval.pairs > 1
-    kind = f", 95 % paired t interval{together}" if many else ""
-    return f"{names}: {found.text()}{kind}{counted if any(found.lacking) else ''}"
+    together = f" for all {many} differences" if many > 1 else ""
+    has_interval = found.difference is not None and found.pairs > 1
+    kind = f", 95 % paired t interval{together}" if has_interval else ""
+    return (
+        f"{first.name} - {second.name}: {found.text()}{kind}{counted if any(found.lacking) else ''}"
+    )
 
 
 def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
@@ -202,7 +172,20 @@ def curves(gathered: Gathered, kind: str, quantity: str) -> tuple[Series, ...]:
                 if is_number(each.get("step")) and is_number(each.get(quantity))
             ]
             x, y = [point[0] for point in points], [point[1] for point in points]
-            config = row.setting.config
+            config = row.config
             activation = "" if config is None else config.convert or config.activation or ""
-            found.append(Series(row.setting.name, x, y, activation))
+            found.append(Series(row.name, x, y, activation))
     return tuple(found)
+
+
+def plots_of(gathered: Gathered, *plots: tuple[str, str, str, str]) -> tuple[Plot, ...]:
+    """A plot over iterations for each title, kind of rows, quantity and label."""
+    return tuple(
+        Plot(
+            title=title,
+            x_label="iterations",
+            y_label=label,
+            series=curves(gathered, kind, quantity),
+        )
+        for title, kind, quantity, label in plots
+    )

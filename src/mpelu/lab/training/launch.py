@@ -15,14 +15,13 @@ from typing import Any
 
 from mpelu.lab import files
 from mpelu.lab.config import FIELDS, Config, differing
-from mpelu.lab.environment import changed, describe_process
+from mpelu.lab.environment import changed, describe_process, describe_run
 from mpelu.lab.errors import UserError, flag
 from mpelu.lab.optimization import LENGTH_FREE
 from mpelu.lab.references import check_trusted, describe_source
 from mpelu.lab.run import checkpoint, folder
 from mpelu.lab.run.folder import lock
 from mpelu.lab.run.writer import check_tensorboard
-from mpelu.lab.training.describe import describe_run
 from mpelu.lab.training.display import Display, LogDisplay
 from mpelu.lab.training.process import World, session
 from mpelu.lab.training.trained import check_data, naming
