@@ -63,7 +63,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         lambda: init.initialize_("model"),  # type: ignore[arg-type]
         "initialize_: expected a torch.nn.Module, got str",
     ),
-    (lambda: mpelu.convert(MODEL, beta=-1.0), "convert: expected beta >= 1e-06, got -1.0"),
+    (lambda: mpelu.convert(MODEL, beta=-1.0), "convert: expected beta >= 1e-06, got -1"),
     (
         lambda: mpelu.convert(MODEL, replace=()),
         "convert: expected at least one class in replace, got none",

@@ -145,7 +145,7 @@ def _tried_out(
             raise ValueError(f"{caller}: expected one of {', '.join(KINDS)}; got kind {kind!r}")
     known = find_activation(module)
     if parameters is None and known is not None:
-        kinds = {each.attribute: each.kind for each in known.parameters}
+        kinds = {each.attribute: each.kind for each in known.parameters if each.attribute in own}
         symbols = {each.attribute: each.symbol for each in known.parameters}
     else:
         kinds, symbols = dict(parameters or dict.fromkeys(own, "shape")), {}

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from mpelu.elementwise import ElementwiseFunction
 
 KINDS = {
-    "scale": "a height, such as MPELU's alpha",
-    "rate": "a factor of the input, such as MPELU's beta",
+    "scale": "a height, such as MPELU's alpha, or its slope at zero",
+    "rate": "a factor of the input, such as MPELU's beta or rate",
     "slope": "the slope of a straight line, such as PReLU's",
     "piece": "a threshold or slope of one of several pieces, such as SReLU's",
     "shape": "any other parameter of the shape",
 }
 """Kinds of learnable parameters; `mpelu.param_groups` describes how each is trained."""
+
+
+OPTIONS = ("alpha", "beta", "coordinates", "dim")
+"""Options that an activation may take; coordinates are MPELU's, "paper" or "slope"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +50,8 @@ class ActivationRecord:
     label: str
     """Name in tables and legends."""
     build: Callable[..., nn.Module]
-    """Function from the number of channels to a new module. Parameters called alpha, beta or dim
-    are options of the activation."""
+    """Function from the number of channels to a new module. Parameters called alpha, beta,
+    coordinates or dim are options of the activation."""
     parameters: tuple[LearnableParameter, ...] = ()
     function: Callable[[Any], ElementwiseFunction] | None = None
     """Returns the closed form of the function a module computes; None to run the module."""
@@ -59,9 +63,9 @@ class ActivationRecord:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Options among alpha, beta and dim that it takes, with their defaults."""
+        """Options among `OPTIONS` that it takes, with their defaults."""
         found = inspect.signature(self.build).parameters
-        return {name: found[name].default for name in ("alpha", "beta", "dim") if name in found}
+        return {name: found[name].default for name in OPTIONS if name in found}
 
     def label_of(self, parameter: LearnableParameter) -> str:
         """Returns the label of a learnable parameter, such as "α of MPELU"."""
@@ -72,7 +76,7 @@ class ActivationRecord:
 
         Args:
             channels: number of channels.
-            **options: alpha, beta and dim, if the activation takes them. None means not given.
+            **options: those of `OPTIONS` that the activation takes. None means not given.
 
         Raises:
             ValueError: for an option that the activation doesn't take, or if `build` doesn't return
@@ -158,10 +162,21 @@ def _pelu(channels: int, dim: int = 1) -> nn.Module:
     return PELU(channels, dim=dim)
 
 
-def _mpelu(channels: int, alpha: float = 1.0, beta: float = 1.0, dim: int = 1) -> nn.Module:
+def _mpelu(
+    channels: int,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    coordinates: str = "paper",
+    dim: int = 1,
+) -> nn.Module:
+    """Builds an MPELU that starts at the function of alpha and beta, in either coordinates."""
     from mpelu.modules import MPELU
 
     placed: dict[str, Any] = {} if dim == 1 else {"dim": dim}
+    if coordinates == "slope":
+        return MPELU(channels, slope=alpha * beta, rate=beta, **placed)
+    if coordinates != "paper":
+        raise ValueError(f"coordinates: expected 'paper' or 'slope', got {coordinates!r}")
     return MPELU(channels, alpha, beta, **placed)
 
 
@@ -188,10 +203,19 @@ def _exponential(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], El
     return function
 
 
-def _mpelu_values(module: Any) -> tuple[Any, Any]:
+def _mpelu_function(module: Any) -> ElementwiseFunction:
+    """Returns MPELU's function; with a rate of 0 everywhere, that of PReLU."""
+    from mpelu.elementwise import exponential, leaky
     from mpelu.functional import MIN_BETA
 
-    return module.alpha, module.beta.clamp(min=MIN_BETA)
+    name = type(module).__name__
+    if module.coordinates == "paper":
+        return exponential(module.alpha, module.beta.clamp(min=MIN_BETA), name=name)
+    slope, rate = module.slope.double(), module.rate.double()
+    if not (rate > 0).any():
+        return leaky(module.slope, name)
+    rate = rate.clamp(min=MIN_BETA)  # a smaller one makes no difference to moments
+    return exponential(slope / rate, rate, name=name)
 
 
 def _pelu_values(module: Any) -> tuple[Any, Any, Any]:
@@ -278,10 +302,12 @@ TABLE: dict[str, ActivationRecord] = {
         ),
         ActivationRecord(
             name="mpelu", label="MPELU", build=_mpelu, module="mpelu.modules:MPELU",
-            function=_exponential(_mpelu_values), slope=lambda alpha, beta: alpha * beta,
+            function=_mpelu_function, slope=lambda alpha, beta, coordinates: alpha * beta,
             parameters=(
                 LearnableParameter(attribute="alpha", kind="scale", symbol="α"),
                 LearnableParameter(attribute="beta", kind="rate", symbol="β"),
+                LearnableParameter(attribute="slope", kind="scale"),
+                LearnableParameter(attribute="rate", kind="rate"),
             ),
         ),
         ActivationRecord(name="identity", label="identity", build=_torch("Identity")),

@@ -147,7 +147,7 @@ class Conversion:
         self.model.load_state_dict(kept, strict=False)
         with torch.no_grad():
             for activation, values in slopes:
-                activation.alpha.copy_(values.to(activation.beta) / activation.beta)
+                activation.slope.copy_(values)
         return LoadedKeys(new, gone)
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,8 +188,8 @@ def _check_keys(what: str, keys: Sequence[str]) -> None:
     if keys:
         more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
         raise ValueError(
-            "load_state_dict: expected a checkpoint of the original, in which only alpha and beta "
-            f"are missing; {what}: {', '.join(keys[:3])}{more}"
+            "load_state_dict: expected a checkpoint of the original, in which only MPELU's "
+            f"parameters are missing; {what}: {', '.join(keys[:3])}{more}"
         )
 
 

@@ -88,8 +88,7 @@ class PendingMPELU(LazyMPELU):
     `convert` puts it in models that it gets without example inputs.
 
     Args:
-        alpha: initial alpha, a number.
-        beta: initial beta, a positive number.
+        start: initial numbers by name: alpha and beta, or slope and rate.
         dim: dimension of the channels, if it is known.
         calls: number of calls in a forward pass, each of which may have a width of its own.
         inplace: overwrite the input.
@@ -100,8 +99,7 @@ class PendingMPELU(LazyMPELU):
 
     def __init__(
         self,
-        alpha: float = 1.0,
-        beta: float = 1.0,
+        start: Mapping[str, float],
         *,
         dim: int | None = None,
         calls: int = 1,
@@ -110,12 +108,11 @@ class PendingMPELU(LazyMPELU):
         dtype: torch.dtype | None = None,
         requires_grad: bool = True,
     ) -> None:
-        super().__init__(
-            alpha=alpha, beta=beta, dim=dim, inplace=inplace, device=device, dtype=dtype
-        )
-        self.alpha.requires_grad = self.beta.requires_grad = requires_grad
+        super().__init__(**start, dim=dim, inplace=inplace, device=device, dtype=dtype)
+        for parameter in self.parameters():  # uninitialized, so not by requires_grad_
+            parameter.requires_grad = requires_grad
         self.calls, self.is_trained = calls, requires_grad
-        self.options: dict[str, Any] = {"alpha": alpha, "beta": beta, "inplace": inplace}
+        self.options: dict[str, Any] = {**start, "inplace": inplace}
 
     def forward(self, input: Tensor) -> Tensor:
         # The hook of lazy modules has changed the class of this one by now.
@@ -125,7 +122,7 @@ class PendingMPELU(LazyMPELU):
     def initialize_parameters(self, input: Tensor) -> None:
         """Sets the shapes of the parameters from the first input."""
         if not self.has_uninitialized_params() and not self.dim_is_given:
-            self.dim = _dim_by_size(input, [self.alpha.numel()])
+            self.dim = _dim_by_size(input, [self._first.numel()])
         super().initialize_parameters(input)
 
     def _infer_parameters(self, module: Any, args: Any, kwargs: Any = None) -> None:
@@ -135,7 +132,7 @@ class PendingMPELU(LazyMPELU):
         super()._infer_parameters(module, args, kwargs)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        pattern = re.compile(re.escape(prefix) + r"widths\.(\d+)\.alpha")
+        pattern = re.compile(re.escape(prefix) + r"widths\.(\d+)\.(?:alpha|slope)")
         found = [match for key in state_dict if (match := pattern.fullmatch(key))]
         if found:
             grown = self._become(MPELUByWidth)
@@ -144,9 +141,14 @@ class PendingMPELU(LazyMPELU):
                 grown.widths[width] = _made(grown, int(width), grown.dim or 1)
         nn.Module._load_from_state_dict(self, state_dict, prefix, *rest)
         if not found and self.dim_is_given and not self.has_uninitialized_params():
-            self.num_parameters = self.alpha.numel()
+            self.num_parameters = self._first.numel()
             self._forget_hooks()
             self.__class__ = MPELU  # type: ignore[assignment]
+
+    @property
+    def _first(self) -> nn.Parameter:
+        """The first of its two parameters, whichever they are."""
+        return next(self.parameters())
 
     def _forget_hooks(self) -> None:
         self._initialize_hook.remove()
@@ -155,9 +157,9 @@ class PendingMPELU(LazyMPELU):
 
     def _become(self, kind: type[MPELUByWidth]) -> Any:
         """Changes the class of this module to one without parameters of its own."""
-        device, dtype = self.alpha.device, self.alpha.dtype
+        device, dtype = self._first.device, self._first.dtype
         self._forget_hooks()
-        del self.alpha, self.beta
+        self._parameters.clear()
         self.dim: Any = self.dim if self.dim_is_given else None
         self.options.update(device=device, dtype=dtype)
         self.__class__ = kind  # type: ignore[assignment]

@@ -48,8 +48,6 @@ class Seen:
 
     sites: list[Site] | None = None
     """Its calls; None if they are unknown."""
-    lowest: float | None = None
-    """Its lowest input."""
     overwrites: bool = False
     """Whether it overwrites its input."""
     in_place: bool = False
@@ -68,8 +66,6 @@ class Seen:
             return
         with torch._C.DisableTorchFunction():
             self._version = _version(first)
-            if first.is_floating_point() and first.numel():
-                self.lowest = min(self.lowest or 0.0, first.min().item())
 
     def after(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], __: Any) -> None:
         """Hook that runs behind its forward."""

@@ -192,16 +192,13 @@ def swap_all(
         _put(
             place,
             made[id(place.module)],
-            seen[id(place.module)].lowest,
             notes.get(id(place.original), ""),
         )
         for place in places
     ]
 
 
-def _put(
-    place: Place, new: _Replacement, lowest: float | None, about_code: str
-) -> ConvertedActivation:
+def _put(place: Place, new: _Replacement, about_code: str) -> ConvertedActivation:
     start, error, notes = place.start, None, [new.note]
     if isinstance(start, str) or new.module is None:
         place.put_back()
@@ -209,10 +206,9 @@ def _put(
     else:
         place.put(new.module)
         notes.append(about_code)
-        if start.slope:
+        if start.is_straight:
             new.module.__dict__["keeps_slopes"] = True  # for Conversion.load_state_dict
-        if start.error is not None:
-            error = start.error_at(lowest, next(new.module.parameters()).dtype)
+        error = start.error
     return ConvertedActivation(
         path=place.path,
         was=place.was,
@@ -246,22 +242,22 @@ def _replacement(
     is_trained = not near or any(each.requires_grad for each in near)
 
     def make(width: int, dim: int) -> MPELU:
-        module = MPELU(width, start.alpha, start.beta, dim=dim, **options)
+        module = MPELU(width, dim=dim, **start.values, **options)
         return module.requires_grad_(is_trained)
 
-    slopes = start.alpha.numel() if isinstance(start.alpha, Tensor) else 1
-    if shared and slopes > 1:
+    own = start.channels
+    if shared and own > 1:
         note = f"{place.kind.label} has parameters per channel, which shared=True rules out"
         return _Replacement(note=note)
     dtype = options.get("dtype", torch.get_default_dtype())
-    values = [torch.as_tensor(each).to(dtype) for each in (start.alpha, start.beta)]
+    values = [torch.as_tensor(each).to(dtype) for each in start.values.values()]
     if not all(bool(each.isfinite().all()) for each in values):
-        return _Replacement(note=f"{place.kind.label}: alpha or beta would be out of range")
+        return _Replacement(note=f"{place.kind.label}: its parameters would be out of range")
     if shared:
         return _Replacement(make(1, 1), (1,))
-    if slopes > 1:
+    if own > 1:
         dim = getattr(place.module, "dim", 1)
-        return _Replacement(make(slopes, dim), (slopes,), dim, "its own parameters")
+        return _Replacement(make(own, dim), (own,), dim, "its own parameters")
     sites = seen.sites
     if sites is not None and not sites:
         return _Replacement(note="not called on the example inputs")
@@ -272,11 +268,11 @@ def _replacement(
         if dim is None and sites is not None and are_known:
             dim = _common_dim(sites)
         options.update(dim=dim, calls=max(len(channels), 1), requires_grad=is_trained)
-        pending = PendingMPELU(float(start.alpha), float(start.beta), **options)
+        pending = PendingMPELU(start.numbers, **options)
         note = "takes its channels from a state_dict or the first batch"
         return _Replacement(pending, (), dim, source, note)
     if dim is None and not are_known:
-        note = "no channels found, so all share one alpha and beta; dim= names a dimension"
+        note = "no channels found, so all share the parameters; dim= names a dimension"
         return _Replacement(make(1, 1), (1,), note=note)
     if dim is None:
         dim = _common_dim(sites)

@@ -1,4 +1,4 @@
-"""Which activation a module is, and which alpha and beta make an MPELU the same function."""
+"""Which activation a module is, and which parameters make an MPELU the same function."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from torch import Tensor, nn
 from mpelu.activations import TABLE, ActivationRecord, find_activation, find_function
 from mpelu.activations.table import known_function
 from mpelu.graph import elementwise, elementwise_function, isolated
-from mpelu.modules import MIN_BETA
+from mpelu.modules import MIN_BETA, STEEP
 
 RELU_ALPHA = 1e-6
 """Alpha of an MPELU that starts as ReLU, and its largest error. Because alpha isn't zero, backward
 still needs only the output."""
-LEAKY_BETA = 0.01
-"""Beta of an MPELU that starts as leaky ReLU of slope s: alpha is s / beta, and the error at y is
-less than s beta y^2 / 2. A smaller beta would be as precise, but hardly trainable: a step of an
-optimizer changes the slope by alpha times the step of beta."""
 SIMILAR = 0.03
 """Largest distance from an activation of the table at which a module of an unknown class counts as
 that activation. Approximations of GELU are within 0.021."""
@@ -42,23 +38,24 @@ class Kind:
 
 @dataclass(frozen=True)
 class Start:
-    """Alpha and beta to start from."""
+    """What an MPELU starts from."""
 
-    alpha: float | Tensor
-    beta: float | Tensor
+    values: dict[str, Any]
+    """Its parameters by name: alpha and beta, or slope and rate."""
     error: float | None = None
     """Largest difference to the function that is kept; None if no function is kept."""
-    slope: float = 0.0
-    """Largest slope of a leaky ReLU that is kept; its error depends on the input."""
+    is_straight: bool = False
+    """Whether it is a leaky ReLU, whose slopes a checkpoint of the original has."""
 
-    def error_at(self, lowest: float | None, dtype: torch.dtype) -> float | None:
-        """The largest difference for inputs down to the lowest one, with parameters of a dtype."""
-        if self.error is None or not self.slope:
-            return self.error
-        if lowest is None:
-            return None
-        rounded = 2 * torch.finfo(dtype).eps * abs(lowest)
-        return self.slope * (float(self.beta) * lowest**2 / 2 + rounded)
+    @property
+    def channels(self) -> int:
+        """The number of channels that the values are for; 1 if they are shared."""
+        return max(each.numel() if isinstance(each, Tensor) else 1 for each in self.values.values())
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The values of one channel."""
+        return {name: float(value) for name, value in self.values.items()}
 
 
 def recognize(module: nn.Module) -> Kind | None:
@@ -174,13 +171,8 @@ def module_for(record: ActivationRecord, args: tuple[Any, ...], kwargs: dict[str
     return kind(**given)
 
 
-def start_of(kind: Kind, beta: float | None) -> Start | str:
-    """Alpha and beta that keep the function, or the reason why there are none.
-
-    Args:
-        kind: activation to keep.
-        beta: beta of leaky ReLU and PReLU (default: `LEAKY_BETA`).
-    """
+def start_of(kind: Kind) -> Start | str:
+    """The parameters that keep an activation's function, or the reason why there are none."""
     if kind.function is None:
         return f"{kind.label}: no MPELU computes the same"
     if kind.record is not None and kind.record.name == "rrelu":
@@ -189,7 +181,7 @@ def start_of(kind: Kind, beta: float | None) -> Start | str:
     if known is None or not known.has_closed_form:
         return f"no MPELU equals {kind.label}"
     if known.slope is not None:
-        return _leaky_start(known.slope, LEAKY_BETA if beta is None else beta)
+        return _leaky_start(known.slope)
     assert known.alpha is not None
     assert known.beta is not None
     if (torch.as_tensor(known.beta) < MIN_BETA).any():
@@ -197,7 +189,10 @@ def start_of(kind: Kind, beta: float | None) -> Start | str:
     scales = torch.as_tensor(known.scale, dtype=torch.float64)
     if (scales != 1).any():
         return f"no MPELU equals {kind.label}, whose slope above zero isn't 1"
-    return Start(_number(known.alpha), _number(known.beta), error=0.0)
+    if (torch.as_tensor(known.alpha) > STEEP).any():
+        slope = _number(known.alpha * known.beta)
+        return Start({"slope": slope, "rate": _number(known.beta)}, error=0.0)
+    return Start({"alpha": _number(known.alpha), "beta": _number(known.beta)}, error=0.0)
 
 
 def _number(value: float | Tensor) -> float | Tensor:
@@ -205,9 +200,9 @@ def _number(value: float | Tensor) -> float | Tensor:
     return float(value) if is_single else value
 
 
-def _leaky_start(slope: float | Tensor, beta: float) -> Start:
+def _leaky_start(slope: float | Tensor) -> Start:
+    """ReLU within 1e-6, so that backward needs only the output; any other slope exactly."""
     slopes = torch.as_tensor(slope, dtype=torch.float64)
     if not slopes.any():
-        return Start(RELU_ALPHA, 1.0, error=RELU_ALPHA)
-    alpha = torch.where(slopes == 0, RELU_ALPHA, slopes / beta)
-    return Start(_number(alpha), beta, error=0.0, slope=slopes.abs().max().item())
+        return Start({"alpha": RELU_ALPHA, "beta": 1.0}, error=RELU_ALPHA)
+    return Start({"slope": _number(slope), "rate": 0.0}, error=0.0, is_straight=True)

@@ -17,6 +17,7 @@ from mpelu.converting.places import check_paths, find_places, is_skipped, swap_a
 from mpelu.converting.recognize import Start, start_of
 from mpelu.converting.rewrite import Rewriting, rewrite_functions, set_class
 from mpelu.graph import Inputs, check_inputs, snapshot, unwrap
+from mpelu.kernels.eager import PAPER, SLOPE
 from mpelu.modules import MIN_BETA, MPELU
 
 
@@ -27,6 +28,8 @@ def convert(
     replace: Sequence[type[nn.Module]] | None = None,
     alpha: float | None = None,
     beta: float | None = None,
+    slope: float | None = None,
+    rate: float | None = None,
     keep_function: bool = False,
     skip: str | Sequence[str] | None = None,
     shared: bool = False,
@@ -45,12 +48,13 @@ def convert(
         replace: classes to replace, such as (nn.ReLU, nn.SiLU). Modules of other classes and
             functions in attributes are replaced too if they compute the same. Default: all
             activations of `mpelu.activations.TABLE` except MPELU.
-        alpha: initial alpha (default: 1).
-        beta: initial beta (default: 1). With keep_function=True, initial beta of MPELUs that start
-            as leaky ReLU or PReLU (default: 0.01).
-        keep_function: start from the function of each activation: ELU and CELU exactly, ReLU with
-            alpha 1e-6, leaky ReLU and PReLU with a small beta. Activations that no MPELU equals
-            are left.
+        alpha: initial alpha. Default: 1.
+        beta: initial beta. Default: 1.
+        slope: initial slope, for MPELUs with slope and rate in place of alpha and beta.
+        rate: initial rate, likewise.
+        keep_function: start from the function of each activation: leaky ReLU, PReLU, ELU and CELU
+            exactly, ReLU with alpha 1e-6. Those that were leaky ReLU or PReLU have slope and rate.
+            Activations that no MPELU equals are left.
         skip: paths of modules to leave, with everything in them. Patterns such as "layer4.*" match
             as they do for file names.
         shared: use one alpha and beta for all channels.
@@ -74,11 +78,11 @@ def convert(
         [(16,), (8,)]
     """
     _check_model(model, inputs)
-    _check_options(replace, alpha, beta, keep_function, dim)
+    given = _start({"alpha": alpha, "beta": beta, "slope": slope, "rate": rate}, keep_function)
+    _check_options(replace, dim)
     if rewrite and inputs is None:
         raise ValueError("convert: rewrite=True requires inputs")
     skipped = [skip] if isinstance(skip, str) else list(skip or ())
-    given = Start(1.0 if alpha is None else float(alpha), 1.0 if beta is None else float(beta))
     with _unchanged_on_error(model):
         before: list[Tensor] = []
         if keep_function and inputs is not None:
@@ -92,7 +96,7 @@ def convert(
             if is_skipped(place.path, skipped):
                 place.start = "skipped"
             else:
-                place.start = start_of(place.kind, beta) if keep_function else given
+                place.start = start_of(place.kind) if keep_function else given
         left = {id(place.module) for place in places if isinstance(place.start, str)}
         observed = observe(model, inputs, [place.module for place in places], left)
         rows = swap_all(places, observed.modules, shared, dim, rewriting.notes)
@@ -214,13 +218,26 @@ def _check_model(model: Any, inputs: Inputs | None) -> None:
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 
-def _check_options(
-    replace: Any,
-    alpha: float | None,
-    beta: float | None,
-    keep_function: bool,
-    dim: int | Mapping[str, int] | None,
-) -> None:
+def _start(values: Mapping[str, float | None], keep_function: bool) -> Start:
+    """The parameters that were given, checked, with 1 for what wasn't."""
+    given = {name: float(value) for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        if keep_function:
+            raise ValueError(
+                f"convert: keep_function=True sets {name} and requires None, got {value:g}"
+            )
+        least = {"beta": MIN_BETA, "rate": 0.0}.get(name)
+        if not math.isfinite(value):
+            raise ValueError(f"convert: expected finite {name}, got {value}")
+        if least is not None and value < least:
+            raise ValueError(f"convert: expected {name} >= {least:g}, got {value:g}")
+    names = SLOPE if given.keys() & set(SLOPE) else PAPER
+    if given.keys() - set(names):
+        raise ValueError("convert: expected either alpha and beta or slope and rate, got both")
+    return Start({name: given.get(name, 1.0) for name in names})
+
+
+def _check_options(replace: Any, dim: int | Mapping[str, int] | None) -> None:
     if replace is not None and (
         isinstance(replace, (str, type))
         or not all(isinstance(each, type) and issubclass(each, nn.Module) for each in replace)
@@ -231,12 +248,6 @@ def _check_options(
         )
     if replace is not None and not replace:
         raise ValueError("convert: expected at least one class in replace, got none")
-    if keep_function and alpha is not None:
-        raise ValueError(f"convert: keep_function=True sets alpha and requires None, got {alpha}")
-    if alpha is not None and not math.isfinite(alpha):
-        raise ValueError(f"convert: expected finite alpha, got {alpha}")
-    if beta is not None and not (math.isfinite(beta) and beta >= MIN_BETA):
-        raise ValueError(f"convert: expected beta >= {MIN_BETA}, got {beta}")
     for value in dim.values() if isinstance(dim, Mapping) else [dim]:
         if value is not None and not isinstance(value, int):
             raise TypeError(f"convert: expected dim as an integer, got {value!r}")

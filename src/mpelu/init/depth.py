@@ -254,7 +254,7 @@ def _place(
 
 
 def _is_trained(module: MPELU) -> bool:
-    return module.alpha.requires_grad and module.beta.requires_grad
+    return all(each.requires_grad for each in module.parameters())
 
 
 def _map_of(activation: ElementwiseFunction, critical: bool) -> Map:
@@ -278,17 +278,18 @@ def _map_of(activation: ElementwiseFunction, critical: bool) -> Map:
 
 @contextlib.contextmanager
 def shaped(modules: Sequence[MPELU], beta: float) -> Iterator[None]:
-    """Gives modules the shape (1 / beta, beta), and restores theirs if the block raises."""
-    kept = [(each.alpha.detach().clone(), each.beta.detach().clone()) for each in modules]
+    """Gives modules slope 1 and this beta, and restores their shape if the block raises."""
+    values = {"alpha": 1 / beta, "beta": beta, "slope": 1.0, "rate": beta}
+    parameters = [parameter for each in modules for parameter in each.parameters()]
+    kept = [parameter.detach().clone() for parameter in parameters]
     try:
         with torch.no_grad():
             for each in modules:
-                each.alpha.fill_(1 / beta)
-                each.beta.fill_(beta)
+                for name, parameter in each.named_parameters(recurse=False):
+                    parameter.fill_(values[name])
         yield
     except BaseException:
         with torch.no_grad():
-            for each, (alpha, own_beta) in zip(modules, kept, strict=True):
-                each.alpha.copy_(alpha)
-                each.beta.copy_(own_beta)
+            for parameter, value in zip(parameters, kept, strict=True):
+                parameter.copy_(value)
         raise

@@ -100,9 +100,14 @@ class _Formula:
 
     @staticmethod
     def forward(
-        input: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor, dim: int, _: bool = False, /
+        input: torch.Tensor,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        dim: int,
+        by_slope: bool = False,
+        *_: bool,
     ) -> tuple[torch.Tensor, bool]:
-        return eager.forward(input, alpha, beta, dim), False
+        return eager.forward(input, first, second, dim, by_slope), False
 
     backward = staticmethod(eager.backward)
 

@@ -47,6 +47,7 @@ struct Environment {
   void (*clear_error)();
   void* (*release_lock)();
   void (*take_lock)(void*);
+  Object* none;
   double min_beta;
 } python;
 
@@ -113,8 +114,8 @@ bool fill(Call& call, const Tensor* t, int64_t dim) {
   call.shape = {size / (channels * inner), channels, inner};
   call.input = source.data;
   call.output = fresh.data;
-  call.alpha = alpha.data;
-  call.beta = beta.data;
+  call.first = alpha.data;
+  call.second = beta.data;
   call.min_beta = python.min_beta;
   return true;
 }
@@ -129,34 +130,51 @@ Object* answer(const Call& call, int (*run)(const Call*)) {
   return python.from_integer(status);
 }
 
-// (input, output, alpha, beta, dim, threads) -> Status
+bool take_bits(Call& call, Object* const* object) {
+  Tensor bits;
+  if (!describe(object, &bits, 1)) return false;
+  const Shape& at = call.shape;
+  if (bits.bits != 8 || bits.dimensions != 1 || bits.strides[0] != 1 ||
+      bits.shape[0] < at.outer * at.channels * at.inner / 8 + 8)
+    return false;
+  call.bits = static_cast<uint8_t*>(bits.data);
+  return true;
+}
+
+// (input, output, first, second, dim, threads, by_slope, is_differentiated, bits) -> Status
 Object* forward(Object*, Object* const* arguments, Index count) {
   Call call{};
   Tensor t[4];
-  int64_t options[2];
-  if (count != 6 || !describe(arguments, t, 4)) return python.from_integer(not_plain);
-  if (!integers(arguments + 4, options, 2)) return nullptr;
-  if (!fill(call, t, options[0])) return python.from_integer(not_plain);
+  int64_t options[4];
+  if (count != 9 || !describe(arguments, t, 4)) return python.from_integer(not_plain);
+  if (!integers(arguments + 4, options, 4)) return nullptr;
+  if (!fill(call, t, options[0]) || (arguments[8] != python.none && !take_bits(call, arguments + 8)))
+    return python.from_integer(not_plain);
   call.threads = options[1];
+  call.by_slope = options[2] != 0;
+  call.option = options[3];
   return answer(call, mpelu_forward);
 }
 
-// (saved, grad_input, alpha, beta, grad, grad_alpha, grad_beta, dim, threads, saved_is_output)
+// (saved, grad_input, first, second, grad, grad_first, grad_second, dim, threads, by_slope,
+//  saved_is_output, bits) -> Status
 Object* backward(Object*, Object* const* arguments, Index count) {
   Call call{};
   Tensor t[7];
-  int64_t options[3];
-  if (count != 10 || !describe(arguments, t, 7)) return python.from_integer(not_plain);
-  if (!integers(arguments + 7, options, 3)) return nullptr;
-  const Tensor &grad = t[4], &grad_alpha = t[5], &grad_beta = t[6];
-  if (!fill(call, t, options[0]) || !same_layout(grad, t[0]) || !same_layout(grad_alpha, t[2]) ||
-      !same_layout(grad_beta, t[3]))
+  int64_t options[4];
+  if (count != 12 || !describe(arguments, t, 7)) return python.from_integer(not_plain);
+  if (!integers(arguments + 7, options, 4)) return nullptr;
+  const Tensor &grad = t[4], &grad_first = t[5], &grad_second = t[6];
+  if (!fill(call, t, options[0]) || !same_layout(grad, t[0]) || !same_layout(grad_first, t[2]) ||
+      !same_layout(grad_second, t[3]) ||
+      (arguments[11] != python.none && !take_bits(call, arguments + 11)))
     return python.from_integer(not_plain);
   call.grad = grad.data;
-  call.grad_alpha = grad_alpha.data;
-  call.grad_beta = grad_beta.data;
+  call.grad_first = grad_first.data;
+  call.grad_second = grad_second.data;
   call.threads = options[1];
-  call.saved_is_output = options[2];
+  call.by_slope = options[2] != 0;
+  call.option = options[3];
   return answer(call, mpelu_backward);
 }
 

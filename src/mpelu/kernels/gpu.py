@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from mpelu.kernels import eager, native, registry, selfcheck
+from mpelu.kernels.eager import Kept
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -64,28 +65,42 @@ def is_interpreting() -> bool:
 
 
 def forward(
-    input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool = False
-) -> tuple[Tensor, bool] | None:
+    input: Tensor,
+    first: Tensor,
+    second: Tensor,
+    dim: int,
+    by_slope: bool = False,
+    is_differentiated: bool = True,
+    inplace: bool = False,
+) -> tuple[Tensor, Kept] | None:
     """Returns (output, False): backward needs the input.
 
-    Whether the output would suffice depends on alpha, whose values would have to be copied from the
-    device.
+    Whether the output would suffice depends on the parameters, whose values would have to be copied
+    from the device.
     """
-    eager.check(input, alpha, beta, dim)
+    eager.check(input, first, second, dim, by_slope)
     kernel = _trusted(input)
-    if kernel is None or not registry.has_memory(input, alpha, beta):
+    if kernel is None or not registry.has_memory(input, first, second):
         return None
-    return kernel.forward(input, _plain(alpha), _plain(beta), dim, inplace)
+    return kernel.forward(
+        input, _plain(first), _plain(second), dim, by_slope, is_differentiated, inplace
+    )
 
 
 def backward(
-    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
+    grad: Tensor,
+    saved: Tensor,
+    first: Tensor,
+    second: Tensor,
+    dim: int,
+    kept: Kept,
+    by_slope: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Returns the gradients of input, alpha and beta."""
+    """Returns the gradients of input and parameters."""
     kernel = _trusted(saved)
-    if kernel is None or not registry.has_memory(grad, saved, alpha, beta):
+    if kernel is None or not registry.has_memory(grad, saved, first, second):
         return None
-    return kernel.backward(grad, saved, _plain(alpha), _plain(beta), dim, saved_is_output)
+    return kernel.backward(grad, saved, _plain(first), _plain(second), dim, kept, by_slope)
 
 
 def verdict(device: torch.device, dtype: torch.dtype) -> Verdict:

@@ -23,36 +23,48 @@ namespace {
 using Kernel = void (*)(const Job&, Index, Index);
 
 struct Kernels {
-  Kernel planes[4][3];  // [Type][Operation]
-  Kernel rows[4][3];
+  Kernel planes[4][coordinates][operations];  // [Type]
+  Kernel rows[4][coordinates][operations];
 };
 
-#define ENTRY(isa, target, width, layout, type, op)                              \
-  target void layout##_##isa##_##type##_##op(const Job& job, Index b, Index e) { \
-    layout<width, type, op>(job, b, e);                                          \
+#define ENTRY(isa, target, width, layout, type, form, op)                                \
+  target void layout##_##isa##_##type##_##form##_##op(const Job& job, Index b, Index e) { \
+    layout<width, type, op, form>(job, b, e);                                            \
   }
 // Half precision has no backward from the output: it keeps too few digits.
-#define HALF(isa, target, width, layout, type)                \
-  ENTRY(isa, target, width, layout, type, forward_op)         \
-  ENTRY(isa, target, width, layout, type, backward_from_input)
-#define FULL(isa, target, width, layout, type) \
-  HALF(isa, target, width, layout, type)       \
-  ENTRY(isa, target, width, layout, type, backward_from_output)
-#define LAYOUT(isa, target, width, layout)             \
-  FULL(isa, target, width, layout, float)              \
-  HALF(isa, target, width, layout, bfloat16)           \
-  HALF(isa, target, width, layout, float16)            \
-  FULL(isa, target, width / 2, layout, double)
-#define NAMES(isa, layout, type) \
-  layout##_##isa##_##type##_forward_op, layout##_##isa##_##type##_backward_from_input
-#define TABLE(isa, layout)                                                              \
-  {{NAMES(isa, layout, float), layout##_##isa##_float_backward_from_output},            \
-   {NAMES(isa, layout, bfloat16), nullptr},                                             \
-   {NAMES(isa, layout, float16), nullptr},                                              \
-   {NAMES(isa, layout, double), layout##_##isa##_double_backward_from_output}}
-#define INSTRUCTIONS(isa, target, width) \
-  LAYOUT(isa, target, width, planes)     \
-  LAYOUT(isa, target, width, rows)       \
+#define HALF(isa, target, width, layout, type, form)          \
+  ENTRY(isa, target, width, layout, type, form, forward_op)   \
+  ENTRY(isa, target, width, layout, type, form, backward_from_input)
+#define FULL(isa, target, width, layout, type, form)                  \
+  HALF(isa, target, width, layout, type, form)                        \
+  ENTRY(isa, target, width, layout, type, form, forward_with_bits)    \
+  ENTRY(isa, target, width, layout, type, form, backward_from_output) \
+  ENTRY(isa, target, width, layout, type, form, backward_from_bits)
+#define LAYOUT(isa, target, width, layout, form)       \
+  FULL(isa, target, width, layout, float, form)        \
+  HALF(isa, target, width, layout, bfloat16, form)     \
+  HALF(isa, target, width, layout, float16, form)      \
+  FULL(isa, target, width / 2, layout, double, form)
+#define NAME(isa, layout, type, form, op) layout##_##isa##_##type##_##form##_##op
+#define HALF_NAMES(isa, layout, type, form)                   \
+  {NAME(isa, layout, type, form, forward_op), nullptr,        \
+   NAME(isa, layout, type, form, backward_from_input)}
+#define FULL_NAMES(isa, layout, type, form)                   \
+  {NAME(isa, layout, type, form, forward_op),                 \
+   NAME(isa, layout, type, form, forward_with_bits),          \
+   NAME(isa, layout, type, form, backward_from_input),        \
+   NAME(isa, layout, type, form, backward_from_output),       \
+   NAME(isa, layout, type, form, backward_from_bits)}
+#define BOTH(names, isa, layout, type) \
+  {names(isa, layout, type, paper), names(isa, layout, type, slopes)}
+#define TABLE(isa, layout)                                                             \
+  {BOTH(FULL_NAMES, isa, layout, float), BOTH(HALF_NAMES, isa, layout, bfloat16),      \
+   BOTH(HALF_NAMES, isa, layout, float16), BOTH(FULL_NAMES, isa, layout, double)}
+#define INSTRUCTIONS(isa, target, width)         \
+  LAYOUT(isa, target, width, planes, paper)      \
+  LAYOUT(isa, target, width, rows, paper)        \
+  LAYOUT(isa, target, width, planes, slopes)     \
+  LAYOUT(isa, target, width, rows, slopes)       \
   const Kernels isa##_kernels = {TABLE(isa, planes), TABLE(isa, rows)};
 
 INSTRUCTIONS(portable, , 4)  // what every x86-64 (SSE2) and arm64 (NEON) has
@@ -165,38 +177,68 @@ Plan plan(Job& job, const Shape& at) {
 
 constexpr double log2_e = 1.4426950408889634;
 
+// beta and rate are not taken below it.
 template <class S>
-S lowest_beta(const Call& call) {
-  return static_cast<float>(call.min_beta);  // what float32 parameters can hold
+S bound(const Call& call) {
+  return call.by_slope ? 0 : static_cast<float>(call.min_beta);  // what float32 parameters can hold
 }
 
-// The parameters of each channel that an operation needs, repeated for the columns of a row.
+// A rate below it makes no difference to a gradient in S, but its square would underflow.
 template <class S>
-Parameters<S> spread(S* values, Index columns, const Call& call, Index repeats, Operation op) {
+constexpr S smallest_rate = std::is_same_v<S, float> ? 1e-12 : 1e-40;
+
+// What an operation needs to know of each channel, repeated for the columns of a row.
+template <class S>
+Parameters<S> spread(S* memory, Index columns, const Call& call, Index repeats, Operation op) {
   const Index channels = call.shape.channels;
-  const S* alpha = static_cast<const S*>(call.alpha);
-  const S* beta = static_cast<const S*>(call.beta);
-  const S min_beta = lowest_beta<S>(call);
-  S* row[5];  // in the order of Parameters
-  for (Index i = 0; i < 5; ++i) row[i] = values + i * columns;
-  std::copy_n(alpha, channels, row[0]);
-  for (Index c = 0; c < channels; ++c) row[1][c] = beta[c] < min_beta ? min_beta : beta[c];
-  if (op == backward_from_output) {
-    for (Index c = 0; c < channels; ++c) row[4][c] = 1 / alpha[c];
-  } else {
-    for (Index c = 0; c < channels; ++c) {
-      row[2][c] = static_cast<S>(row[1][c] * log2_e);
-      row[3][c] = Format<S>::smallest_exponent / row[2][c];
-    }
-  }
-  const Index repeated = channels * repeats;
-  for (S* values : row) {
+  const S* first = static_cast<const S*>(call.first);
+  const S* second = static_cast<const S*>(call.second);
+  const S least = bound<S>(call);
+  Parameters<S> row;
+  std::fill_n(row.at, +values, memory);  // for those that the operation doesn't read
+  auto fill = [&](Value v, auto each) {
+    S* out = memory;
+    row.at[v] = memory;
+    memory += columns;
+    for (Index c = 0; c < channels; ++c) out[c] = each(c);
+    const Index repeated = channels * repeats;
     if (repeats > 1)
-      for (Index c = channels; c-- > 0;) std::fill_n(values + c * repeats, repeats, values[c]);
+      for (Index c = channels; c-- > 0;) std::fill_n(out + c * repeats, repeats, out[c]);
     for (Index filled = repeated; filled < columns; filled += repeated)
-      std::copy_n(values, std::min(repeated, columns - filled), values + filled);
+      std::copy_n(out, std::min(repeated, columns - filled), out + filled);
+  };
+  auto bounded = [=](Index c) { return second[c] <= least ? least : second[c]; };
+  constexpr S rate_of_one = static_cast<S>(log2_e), exponent = Format<S>::smallest_exponent;
+  fill(scale, [=](Index c) { return first[c]; });
+  if (!call.by_slope) {
+    if (!is_forward(op)) fill(factor, bounded);
+    if (is_from_output(op)) return fill(inverse, [=](Index c) { return 1 / first[c]; }), row;
+    auto rate_of = [=](Index c) { return static_cast<S>(bounded(c) * log2_e); };
+    fill(rate, rate_of);
+    fill(lowest, [=](Index c) { return exponent / rate_of(c); });
+    return row;
   }
-  return {row[0], row[1], row[2], row[3], row[4]};
+  auto not_zero = [=](Index c) { return std::max(bounded(c), smallest_rate<S>); };
+  if (is_from_output(op)) {
+    fill(factor, not_zero);
+    fill(level, [=](Index c) { return first[c] * (1 / not_zero(c)); });
+    fill(ratio, [=](Index c) { return not_zero(c) / first[c]; });
+    return row;
+  }
+  constexpr S largest = std::numeric_limits<S>::max();
+  auto used = [=](Index c) { return is_forward(op) ? bounded(c) : not_zero(c); };
+  auto lowest_of = [=](Index c) { return std::max(exponent / (used(c) * rate_of_one), -largest); };
+  auto finite = [=](S value) { return std::fabs(value) <= largest ? value : 0; };
+  fill(rate, [=](Index c) { return static_cast<S>(used(c) * log2_e); });
+  fill(lowest, lowest_of);
+  fill(deepest, [=](Index c) {
+    return bounded(c) > 0 ? lowest_of(c) : -std::numeric_limits<S>::infinity();
+  });
+  // A rate so small that these aren't finite leaves no n but 0, where they make no difference. The
+  // product is rounded like the one for backward, so that f saturates where that expects it.
+  fill(step, [=](Index c) { return finite(static_cast<S>(log_2) / used(c)); });
+  fill(level, [=](Index c) { return finite((is_forward(op) ? first[c] : 1) * (1 / used(c))); });
+  return row;
 }
 
 // Sums of [.., 2, channels] (planes) or [groups, 2, columns] (rows) to [2, channels].
@@ -233,72 +275,90 @@ bool has_memory(std::initializer_list<const void*> addresses) {
 }
 
 template <class S>
-Status execute(const Call& call, Operation op) {
-  if (!has_memory({call.input, call.output, call.alpha, call.beta}) ||
-      (op != forward_op && !has_memory({call.grad, call.grad_alpha, call.grad_beta})))
+Status execute(const Call& call, bool is_backward) {
+  if (!has_memory({call.input, call.output, call.first, call.second}) ||
+      (call.bits && !has_memory({call.bits})) ||
+      (is_backward && !has_memory({call.grad, call.grad_first, call.grad_second})))
     return outside_domain;
-  const S* alpha = static_cast<const S*>(call.alpha);
-  const S* beta = static_cast<const S*>(call.beta);
+  const S* first = static_cast<const S*>(call.first);
+  const S* second = static_cast<const S*>(call.second);
   const Shape& at = call.shape;
   // Outside of this the caller's reference implementation takes over: infinite and NaN parameters
   // have rules of their own.
-  int outside = 0, extreme = call.type == bfloat16_type || call.type == float16_type;
+  const S largest_parameter = call.by_slope ? 1e18 : 1e30;
+  int outside = 0, extreme = call.type == bfloat16_type || call.type == float16_type, negative = 0;
   for (Index c = 0; c < at.channels; ++c) {
-    outside |= !(beta[c] < S(1e30)) | !(std::fabs(alpha[c]) < S(1e30));
-    extreme |= !(alpha[c] >= S(1e-20));
+    S size = std::fabs(first[c]);
+    outside |= !(second[c] < largest_parameter) | !(size < largest_parameter);
+    extreme |= !(size >= S(1e-20)) | (call.by_slope && !(size >= S(1e-20) * second[c]));
+    negative |= first[c] < 0;
   }
   if (outside) return outside_domain;
-  const bool output_suffices = !extreme;
-  if (op == backward_from_output && !output_suffices) return outside_domain;
+  const bool output_suffices = !extreme, with_bits = output_suffices && negative;
+  Operation op = forward_op;
+  if (is_backward) {
+    op = !call.option ? backward_from_input : with_bits ? backward_from_bits : backward_from_output;
+    if (call.option && (!output_suffices || (with_bits && !call.bits))) return outside_domain;
+  } else if (call.option && with_bits) {
+    if (!call.bits) return needs_bits;
+    op = forward_with_bits;
+    std::memset(call.bits, 0, at.outer * at.channels * at.inner / 8 + 1);
+  }
 
   Job job{};
   job.input = call.input;
   job.output = call.output;
   job.grad = call.grad;
+  job.bits = call.bits;
   const Plan how = plan(job, at);
   const Index columns = divide_up(how.by_planes ? at.channels : job.length, 16) * 16;
-  Scratch<S> values(5 * columns), partial(op == forward_op ? 0 : how.partials);
+  Scratch<S> memory((call.by_slope ? 6 : 4) * columns), partial(is_backward ? how.partials : 0);
   const auto parameters =
-      spread<S>(values.data, columns, call, how.by_planes ? 1 : at.inner, op);
+      spread<S>(memory.data, columns, call, how.by_planes ? 1 : at.inner, op);
   job.parameters = &parameters;
   job.partial = partial.data;
   const Kernels& kernels = *chosen.kernels;
-  run((how.by_planes ? kernels.planes : kernels.rows)[call.type][op], job, how.pieces,
-      call.threads);
-  if (op == forward_op) return output_suffices ? done : done_keep_input;
+  run((how.by_planes ? kernels.planes : kernels.rows)[call.type][call.by_slope][op], job,
+      how.pieces, call.threads);
+  if (!is_backward) return op == forward_with_bits ? done_with_bits : extreme ? done_keep_input : done;
 
   Scratch<double> sums(2 * at.channels);
   fold<S>(sums.data, job, how, at);
-  S *grad_alpha = static_cast<S*>(call.grad_alpha), *grad_beta = static_cast<S*>(call.grad_beta);
-  const double *by_alpha = sums.data, *by_beta = sums.data + at.channels;
-  const S min_beta = lowest_beta<S>(call);
+  S *grad_first = static_cast<S*>(call.grad_first), *grad_second = static_cast<S*>(call.grad_second);
+  const double *by_first = sums.data, *by_second = sums.data + at.channels;
+  const S least = bound<S>(call);
   for (Index c = 0; c < at.channels; ++c)
-    grad_alpha[c] = static_cast<S>(by_alpha[c]) * (op == backward_from_output ? 1 / alpha[c] : 1);
+    grad_first[c] = static_cast<S>(by_first[c]) * (is_from_output(op) ? 1 / first[c] : 1);
   constexpr S largest = std::numeric_limits<S>::max();
   int not_finite = 0;
   for (Index c = 0; c < at.channels; ++c) {
-    S rate = static_cast<S>((beta[c] < min_beta ? min_beta : beta[c]) * log2_e);
-    S value = static_cast<S>(by_beta[c]) / rate;
-    not_finite |= !(std::fabs(grad_alpha[c]) <= largest) | !(std::fabs(value) <= largest);
-    bool is_lowered = beta[c] < min_beta && value > 0;  // below the bound already
-    grad_beta[c] = is_lowered ? 0 : value;
+    S value;
+    if (call.by_slope) {
+      double rate = std::max(second[c], smallest_rate<S>);
+      value = static_cast<S>(by_second[c] / (rate * rate) * first[c]);
+    } else {
+      S rate = static_cast<S>((second[c] < least ? least : second[c]) * log2_e);
+      value = static_cast<S>(by_second[c]) / rate;
+    }
+    not_finite |= !(std::fabs(grad_first[c]) <= largest) | !(std::fabs(value) <= largest);
+    bool is_lowered = second[c] < least && value > 0;  // below the bound already
+    grad_second[c] = is_lowered ? 0 : value;
   }
   return not_finite ? done_not_finite : done;
 }
 
-Status execute(const Call& call, Operation op) try {
-  return call.type == float64_type ? execute<double>(call, op) : execute<float>(call, op);
+Status execute(const Call& call, bool is_backward) try {
+  return call.type == float64_type ? execute<double>(call, is_backward)
+                                   : execute<float>(call, is_backward);
 } catch (const std::bad_alloc&) {  // nothing may be thrown through the C interface
   return out_of_memory;
 }
 
 }  // namespace
 
-EXPORT int mpelu_forward(const Call* call) { return execute(*call, forward_op); }
+EXPORT int mpelu_forward(const Call* call) { return execute(*call, false); }
 
-EXPORT int mpelu_backward(const Call* call) {
-  return execute(*call, call->saved_is_output ? backward_from_output : backward_from_input);
-}
+EXPORT int mpelu_backward(const Call* call) { return execute(*call, true); }
 
 EXPORT int mpelu_abi() { return abi; }
 

@@ -21,6 +21,7 @@ from torch._C import _is_cow_tensor  # type: ignore[attr-defined]
 from torch.nn import Parameter
 
 from mpelu.kernels import eager, registry
+from mpelu.kernels.eager import Kept
 from mpelu.kernels.layout import as_dense
 
 # (number in native.cpp, dtype of the parameters)
@@ -30,12 +31,13 @@ _TYPES = {
     torch.float16: (2, torch.float32),
     torch.float64: (3, torch.float64),
 }
-_ABI = 1  # `abi` in call.h
-_DONE, _DONE_KEEP_INPUT, _OUTSIDE_DOMAIN, _OUT_OF_MEMORY, _NOT_PLAIN, _NOT_FINITE = range(6)
+_ABI = 2  # `abi` in call.h
+_DONE, _DONE_KEEP_INPUT, _DONE_WITH_BITS = range(3)
+_OUTSIDE_DOMAIN, _OUT_OF_MEMORY, _NOT_PLAIN, _NOT_FINITE, _NEEDS_BITS = range(3, 8)
 # One block of memory in the order of `Call` in call.h, because ctypes would take half a microsecond
 # longer to convert that many arguments.
-_pack_forward = struct.Struct("9qd32x").pack
-_pack_backward = struct.Struct("9qd4q").pack
+_pack_forward = struct.Struct("9qd3q24x").pack
+_pack_backward = struct.Struct("9qd6q").pack
 
 _INSTRUCTIONS = ("avx512", "avx2", "portable")
 _WRONG_BACKEND = (
@@ -118,150 +120,207 @@ def _functions(path: Path) -> tuple[Any, Any]:
     try:
         exchange = prototype(("PyCapsule_GetPointer", python))(capsule, b"dlpack_exchange_api")
         addresses = [ctypes.cast(getattr(python, name), ctypes.c_void_p).value for name in _PYTHON]
-        environment = struct.pack("8Qd", exchange, *addresses, eager.MIN_BETA)
+        environment = struct.pack("9Qd", exchange, *addresses, id(None), eager.MIN_BETA)
         return make(environment, 0), make(environment, 1)
     except ValueError:  # torch has another form of the table: no such capsule, or null from `make`
         return None, None
 
 
 def forward(
-    input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool = False
-) -> tuple[Tensor, bool] | None:
-    """Returns the output and whether it suffices for `backward`.
+    input: Tensor,
+    first: Tensor,
+    second: Tensor,
+    dim: int,
+    by_slope: bool = False,
+    is_differentiated: bool = True,
+    inplace: bool = False,
+) -> tuple[Tensor, Kept] | None:
+    """Returns the output and what `backward` needs.
 
     Args:
         input: CPU tensor of a dtype the kernel is registered for.
-        alpha: tensor of shape [1] or [channels].
-        beta: like alpha.
+        first: alpha or slope, a tensor of shape [1] or [channels].
+        second: beta or rate, like first.
         dim: channel dimension.
+        by_slope: whether the parameters are slope and rate.
+        is_differentiated: whether `backward` will be called.
         inplace: overwrite the input.
     """
-    if _forward is not None and not inplace and not _is_special(input, alpha, beta):
-        output = empty_like(input)
-        status = _forward(input, output, alpha, beta, dim, get_num_threads())
-        if status <= _DONE_KEEP_INPUT:
-            return output, status == _DONE
+    if _forward is not None and not inplace and not _is_special(input, first, second):
+        output, bits = empty_like(input), None
+        options = dim, get_num_threads(), by_slope, is_differentiated
+        status = _forward(input, output, first, second, *options, None)
+        if status == _NEEDS_BITS:
+            bits = _empty_bits(input.numel())
+            status = _forward(input, output, first, second, *options, bits)
+        if status <= _DONE_WITH_BITS:
+            return output, _kept(status, bits)
         if status != _NOT_PLAIN:
             _raise_if_out_of_memory(status)
             return None
-    return _forward_prepared(input, alpha, beta, dim, inplace)
+    return _forward_prepared(input, first, second, dim, by_slope, is_differentiated, inplace)
+
+
+def _empty_bits(size: int) -> Tensor:
+    return torch.empty(eager.bytes_of_bits(size), dtype=torch.uint8)
+
+
+def _kept(status: int, bits: Tensor | None) -> Kept:
+    return status == _DONE if bits is None else bits
 
 
 def _forward_prepared(
-    input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool
-) -> tuple[Tensor, bool] | None:
+    input: Tensor,
+    first: Tensor,
+    second: Tensor,
+    dim: int,
+    by_slope: bool,
+    is_differentiated: bool,
+    inplace: bool,
+) -> tuple[Tensor, Kept] | None:
     number, wide = _TYPES[input.dtype]
     source = input
-    if not (_are_plain(input, alpha, beta, dim, wide) and input.is_contiguous()):
-        eager.check(input, alpha, beta, dim)
-        if not registry.has_memory(input, alpha, beta):
+    if not (_are_plain(input, first, second, dim, wide) and input.is_contiguous()):
+        eager.check(input, first, second, dim, by_slope)
+        if not registry.has_memory(input, first, second):
             return None
-        source, alpha, beta = as_dense(input), _plain(alpha, wide), _plain(beta, wide)
-    size, channels = source.numel(), alpha.numel()
+        source, first, second = as_dense(input), _plain(first, wide), _plain(second, wide)
+    size, channels = source.numel(), first.numel()
     if not size:
         return None
     inner = size if channels == 1 else source.stride()[dim]
     output = source if inplace else empty_like(source)
-    try:
-        call = _pack_forward(
-            source.data_ptr() if source is output else _address(source),
-            output.data_ptr(),
-            _address(alpha),
-            _address(beta),
-            size // (channels * inner),
-            channels,
-            inner,
-            number,
-            get_num_threads(),
-            eager.MIN_BETA,
+
+    def call(bits: Tensor | None) -> int:
+        status: int = library.mpelu_forward(
+            _pack_forward(
+                source.data_ptr() if source is output else _address(source),
+                output.data_ptr(),
+                _address(first),
+                _address(second),
+                size // (channels * inner),
+                channels,
+                inner,
+                number,
+                get_num_threads(),
+                eager.MIN_BETA,
+                by_slope,
+                0 if bits is None else bits.data_ptr(),
+                is_differentiated,
+            )
         )
+        return status
+
+    bits = None
+    try:
+        status = call(None)
+        if status == _NEEDS_BITS:
+            bits = _empty_bits(size)
+            status = call(bits)
     except RuntimeError:  # a wrapper without memory of its own, left over from a transform
         return None
-    status = library.mpelu_forward(call)
-    if status > _DONE_KEEP_INPUT:
+    if status > _DONE_WITH_BITS:
         _raise_if_out_of_memory(status)
         return None
     if inplace and output is not input:  # a slice, or another view that the kernel can't write to
         output = input.copy_(output)
-    return output, status == _DONE
+    return output, _kept(status, bits)
 
 
 def backward(
-    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
+    grad: Tensor,
+    saved: Tensor,
+    first: Tensor,
+    second: Tensor,
+    dim: int,
+    kept: Kept,
+    by_slope: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Returns the gradients of input, alpha and beta."""
-    if _backward is not None and not _is_special(saved, alpha, beta, grad):
-        grads = empty_like(saved), empty_like(alpha), empty_like(beta)
+    """Returns the gradients of input and parameters."""
+    if _backward is not None and not _is_special(saved, first, second, grad):
+        grads = empty_like(saved), empty_like(first), empty_like(second)
         status = _backward(
             saved,
             grads[0],
-            alpha,
-            beta,
+            first,
+            second,
             grad,
             grads[1],
             grads[2],
             dim,
             get_num_threads(),
-            saved_is_output,
+            by_slope,
+            kept is not False,
+            kept if isinstance(kept, Tensor) else None,
         )
-        if status == _DONE or (status == _NOT_FINITE and not _are_finite(grad, saved)):
+        if status == _DONE or (
+            status == _NOT_FINITE and not by_slope and not _are_finite(grad, saved)
+        ):
             return grads
         if status != _NOT_PLAIN:
             _raise_if_out_of_memory(status)
             return None
-    return _backward_prepared(grad, saved, alpha, beta, dim, saved_is_output)
+    return _backward_prepared(grad, saved, first, second, dim, kept, by_slope)
 
 
 def _backward_prepared(
-    grad: Tensor, saved: Tensor, alpha: Tensor, beta: Tensor, dim: int, saved_is_output: bool
+    grad: Tensor,
+    saved: Tensor,
+    first: Tensor,
+    second: Tensor,
+    dim: int,
+    kept: Kept,
+    by_slope: bool,
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     number, wide = _TYPES[saved.dtype]
-    source, first, second = saved, alpha, beta
+    source, one, other = saved, first, second
     if not (
-        _are_plain(saved, alpha, beta, dim, wide)
+        _are_plain(saved, first, second, dim, wide)
         and grad.dtype is saved.dtype
         and grad.is_contiguous()
         and saved.is_contiguous()
         and not grad.is_neg()
     ):
-        eager.check(saved, alpha, beta, dim)
-        if not registry.has_memory(grad, saved, alpha, beta):
+        eager.check(saved, first, second, dim, by_slope)
+        if not registry.has_memory(grad, saved, first, second):
             return None
-        source, first, second = as_dense(saved), _plain(alpha, wide), _plain(beta, wide)
+        source, one, other = as_dense(saved), _plain(first, wide), _plain(second, wide)
         if grad.dtype is not saved.dtype or grad.is_neg() or grad.stride() != source.stride():
             grad = empty_like(source).copy_(grad)
-    size, channels = source.numel(), first.numel()
+    size, channels = source.numel(), one.numel()
     if not size:
         return None
     inner = size if channels == 1 else source.stride()[dim]
     grad_input = empty_like(source)
-    grad_alpha, grad_beta = empty_like(first), empty_like(second)
+    grad_one, grad_other = empty_like(one), empty_like(other)
     try:
         call = _pack_backward(
             _address(source),
             grad_input.data_ptr(),
-            _address(first),
-            _address(second),
+            _address(one),
+            _address(other),
             size // (channels * inner),
             channels,
             inner,
             number,
             get_num_threads(),
             eager.MIN_BETA,
+            by_slope,
+            _address(kept) if isinstance(kept, Tensor) else 0,
+            kept is not False,
             _address(grad),
-            grad_alpha.data_ptr(),
-            grad_beta.data_ptr(),
-            saved_is_output,
+            grad_one.data_ptr(),
+            grad_other.data_ptr(),
         )
     except RuntimeError:  # batched by autograd's is_grads_batched
         return None
     status = library.mpelu_backward(call)
-    if status != _DONE and (status != _NOT_FINITE or _are_finite(grad, source)):
+    if status != _DONE and (status != _NOT_FINITE or by_slope or _are_finite(grad, source)):
         _raise_if_out_of_memory(status)
         return None
-    if first is alpha and second is beta:
-        return grad_input, grad_alpha, grad_beta
-    return grad_input, grad_alpha.to(alpha.dtype), grad_beta.to(beta.dtype)
+    if one is first and other is second:
+        return grad_input, grad_one, grad_other
+    return grad_input, grad_one.to(first.dtype), grad_other.to(second.dtype)
 
 
 def _are_plain(tensor: Tensor, alpha: Tensor, beta: Tensor, dim: int, dtype: torch.dtype) -> bool:
@@ -319,7 +378,8 @@ def _address(tensor: Tensor) -> int:
 
 def _are_finite(*tensors: Tensor) -> bool:
     """Returns whether all are finite. If so but gradients aren't, the kernel's sums, which alpha
-    multiplies, may have overflowed before the gradients do; torch operations then compute these."""
+    multiplies, may have overflowed before the gradients do; torch operations then compute these.
+    For slope and rate they compute all gradients that aren't finite."""
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 

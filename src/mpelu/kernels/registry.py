@@ -18,17 +18,26 @@ class Kernel(Protocol):
     """
 
     def forward(
-        self, input: Tensor, alpha: Tensor, beta: Tensor, dim: int, inplace: bool = False, /
-    ) -> tuple[Tensor, bool] | None: ...
+        self,
+        input: Tensor,
+        first: Tensor,
+        second: Tensor,
+        dim: int,
+        by_slope: bool = False,
+        is_differentiated: bool = True,
+        inplace: bool = False,
+        /,
+    ) -> tuple[Tensor, bool | Tensor] | None: ...
 
     def backward(
         self,
         grad: Tensor,
         saved: Tensor,
-        alpha: Tensor,
-        beta: Tensor,
+        first: Tensor,
+        second: Tensor,
         dim: int,
-        saved_is_output: bool,
+        kept: bool | Tensor,
+        by_slope: bool = False,
         /,
     ) -> tuple[Tensor, Tensor, Tensor] | None: ...
 

@@ -33,6 +33,7 @@ PREPROCESS = ("channel", "gcn-zca", "mean-image", "none")
 AUGMENT = ("none", "pad-crop-flip", "crop-flip", "resized-crop-flip")
 INIT = ("own", "exact", "taylor", "critical", "deep", "msra", "xavier", "gaussian", "lsuv")
 """What the help lists; any registered method is accepted."""
+COORDINATES = ("paper", "slope")
 INIT_DISTRIBUTIONS = ("normal", "orthogonal")
 INIT_SHAPES = ("depth",)
 INIT_MODES = ("fan_in", "fan_out", "average")
@@ -162,6 +163,11 @@ class Config:
         None, "initial alpha of the activation", _NETWORK, unset="depends on the network"
     )
     beta: float | None = _field(None, "initial beta of MPELU", _NETWORK, unset="1")
+    coordinates: str | None = _field(
+        None, "parameters of MPELU: paper (alpha and beta) or slope (slope at zero, and rate; they "
+        "start at the function that alpha and beta give)", _NETWORK, label="coordinates of MPELU",
+        choices=COORDINATES, noun="coordinates", unset="paper",
+    )  # fmt: skip
     init: str = _field(
         "own", "weight initialization: own (the one the paper uses for the network), "
         f"{listed(INIT[1:])}", _COMMON, label="initialization", extensible=True,

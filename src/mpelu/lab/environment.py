@@ -233,7 +233,7 @@ def _shown(value: Any) -> str:
 def _network(config: Config, model: nn.Module) -> str:
     count = sum(parameter.numel() for parameter in model.parameters())
     parts = [config.model, plural(count, "parameter")]
-    parts += _in_force(config, ["activation", "convert", "alpha", "beta"])
+    parts += _in_force(config, ["activation", "convert", "alpha", "beta", "coordinates"])
     parts += [f"{name}={value}" for name, value in config.model_options.items()]
     return ", ".join(parts)
 

@@ -36,12 +36,15 @@ class ActivationSpec:
     apply."""
     second_moment: float = 0.5
     """E[f^2] for a standard normal variable, if slope is None."""
+    coordinates: str | None = None
+    """Those of MPELU, if they were given."""
 
 
 def activation_spec(
     activation: str | Factory,
     alpha: float | None = None,
     beta: float | None = None,
+    coordinates: str | None = None,
 ) -> ActivationSpec:
     """Returns what a network needs to know about an activation.
 
@@ -51,6 +54,7 @@ def activation_spec(
         alpha: alpha of elu and celu, initial alpha of mpelu, (initial) negative slope of
             leaky_relu, prelu and srelu.
         beta: initial beta of mpelu.
+        coordinates: "paper" or "slope", the coordinates of mpelu.
 
     Example:
         >>> activation_spec("leaky_relu", 0.1).make(64)
@@ -60,13 +64,16 @@ def activation_spec(
     """
     record = activations.resolve(activation)
     options = record.check(
-        alpha=None if alpha is None else float(alpha), beta=None if beta is None else float(beta)
+        alpha=None if alpha is None else float(alpha),
+        beta=None if beta is None else float(beta),
+        coordinates=coordinates,
     )
     with torch.device("cpu"):  # the network may be built on the meta device
         initialization = _initialization(record, options)
     return ActivationSpec(
         name=record.name,
         make=_checked(partial(record.make, **options)),
+        coordinates=coordinates,
         **initialization,
     )
 

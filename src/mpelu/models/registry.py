@@ -124,6 +124,7 @@ def create(
     activation: str | Factory | None = None,
     alpha: float | None = None,
     beta: float | None = None,
+    coordinates: str | None = None,
     in_channels: int = 3,
     **options: Any,
 ) -> nn.Module:
@@ -141,6 +142,8 @@ def create(
         alpha: alpha of ELU and CELU, initial alpha of MPELU, (initial) negative slope of leaky
             ReLU, PReLU and SReLU. None for the activation's default; for MPELU, the paper's choice.
         beta: initial beta of MPELU; None for 1.
+        coordinates: "slope" for MPELU with slope and rate, which start at the function that alpha
+            and beta give; None for "paper", alpha and beta.
         in_channels: number of channels of the images.
         **options: options of the network (see the builders): `width`, `shortcut` and
             `gradient_checkpointing` of residual networks, `batch_norm`, `dropout`, `width`,
@@ -175,13 +178,14 @@ def create(
     if chosen == "mpelu" and alpha is None:
         alpha = family.alpha
     if chosen is None:
-        for option, value in {"alpha": alpha, "beta": beta}.items():
+        given = {"alpha": alpha, "beta": beta, "coordinates": coordinates}
+        for option, value in given.items():
             if value is not None:
                 raise ValueError(f"{option}: maxout takes no {option}, got {value!r}")
     network = family.build(
         name,
         *numbers,
-        activation=None if chosen is None else activation_spec(chosen, alpha, beta),
+        activation=None if chosen is None else activation_spec(chosen, alpha, beta, coordinates),
         num_classes=num_classes,
         in_channels=in_channels,
         **options,

@@ -352,7 +352,7 @@ def build(
     kind = design.shortcut if shortcut is None else shortcut
     one_of("shortcut", kind, SHORTCUTS, network=name)
     after_activation = (
-        activation_spec("mpelu", *design.after_start)
+        activation_spec("mpelu", *design.after_start, activation.coordinates)
         if design.after_start and activation.name == "mpelu"
         else activation
     )

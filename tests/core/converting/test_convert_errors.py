@@ -95,7 +95,16 @@ REFUSED: dict[str, tuple[Callable[[], tuple[nn.Module, dict[str, Any]]], str]] =
         lambda: (Habits(), {"alpha": 0.5, "keep_function": True}),
         "keep_function=True sets alpha and requires None, got 0.5",
     ),
-    "negative beta": (lambda: (Habits(), {"beta": -1.0}), "beta .*got -1.0"),
+    "negative beta": (lambda: (Habits(), {"beta": -1.0}), "beta .*got -1"),
+    "negative rate": (lambda: (Habits(), {"rate": -1.0}), "rate .*got -1"),
+    "both coordinates": (
+        lambda: (Habits(), {"alpha": 1.0, "rate": 1.0}),
+        "got both",
+    ),
+    "beta of a function that is kept": (
+        lambda: (Habits(), {"beta": 0.1, "keep_function": True}),
+        "keep_function=True sets beta and requires None, got 0.1",
+    ),
     "infinite alpha": (lambda: (Habits(), {"alpha": float("inf")}), "alpha"),
     "rewriting without inputs": (
         lambda: (Habits(), {"rewrite": True}),
@@ -210,11 +219,11 @@ def test_what_is_left_is_what_it_was() -> None:
 LOADED: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
     "missing": (
         lambda state: {key: value for key, value in state.items() if key != "stem.weight"},
-        "only alpha and beta are missing; missing: stem.weight$",
+        "only MPELU's parameters are missing; missing: stem.weight$",
     ),
     "unexpected": (
         lambda state: {**state, "extra": torch.zeros(1)},
-        "only alpha and beta are missing; unexpected: extra$",
+        "only MPELU's parameters are missing; unexpected: extra$",
     ),
     "shape": (
         lambda state: {**state, "head.bias": torch.zeros(3)},

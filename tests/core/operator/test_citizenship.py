@@ -77,7 +77,7 @@ def test_registered_operators_pass_opcheck(backend: str, sign: float) -> None:
     x = torch.randn(3, 4, 5, requires_grad=True)
     torch.library.opcheck(torch.ops.mpelu.mpelu.default, (x, a, b))
     plain = [t.detach() for t in (torch.randn(3, 4, 5), x, a, b)]
-    torch.library.opcheck(torch.ops.mpelu.mpelu_backward.default, (*plain, 1, False))
+    torch.library.opcheck(torch.ops.mpelu.mpelu_backward.default, (*plain, 1))
 
 
 def test_functional_transforms() -> None:

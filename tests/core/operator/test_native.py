@@ -144,7 +144,9 @@ def kept_tensors(module: torch.nn.Module, x: torch.Tensor) -> tuple[list[int], t
         (1.0, 1.0, "output"),
         (98.0, 0.01, "output"),
         (0.0, 1.0, "input"),
-        (-1.0, 1.0, "input"),
+        (-1.0, 1.0, "output and bits"),
+        ([1.0, 1.0, -1.0, 1.0], 1.0, "output and bits"),
+        ([1.0, 0.0, -1.0, 1.0], 1.0, "input"),
         (1e-30, 1.0, "input"),  # so small that the output might lose digits
         ([1.0, 1.0, 0.0, 1.0], 1.0, "input"),  # one channel is enough
     ],
@@ -154,7 +156,8 @@ def test_one_tensor_is_kept(
 ) -> None:
     x = torch.randn(2, 4, 8, requires_grad=True)
     addresses, y = kept_tensors(MPELU(4, alpha, beta), x)
-    assert addresses == [(y if kept == "output" else x).data_ptr()]
+    assert addresses[0] == (x if kept == "input" else y).data_ptr()
+    assert len(addresses) == (2 if kept == "output and bits" else 1)
 
 
 def test_half_precision_keeps_the_input(backend: str) -> None:
@@ -276,10 +279,10 @@ def test_what_c_reads_is_refused_unless_it_fits() -> None:
     needs_functions()
     x, six, five = torch.randn(5, 6), torch.ones(6), torch.ones(5)
     wide, step = torch.ones(6, dtype=torch.float64), torch.ones(12)[::2]
-    out, plain, refused = torch.empty(5, 6), 0, 4
+    out, plain, refused = torch.empty(5, 6), 0, 5
 
-    def status(*tensors: torch.Tensor, dim: object = 1) -> object:
-        return native._forward(*tensors, dim, 1)
+    def status(*tensors: torch.Tensor, dim: object = 1, bits: object = None) -> object:
+        return native._forward(*tensors, dim, 1, False, True, bits)
 
     assert status(x, out, six, six) == plain
     for alpha, beta in [(five, five), (six, five), (wide, wide), (six, wide), (step, six)]:
@@ -294,6 +297,12 @@ def test_what_c_reads_is_refused_unless_it_fits() -> None:
     assert status(x, out, six, six, dim=-3) == refused
     with pytest.raises(TypeError):
         status(x, out, six, six, dim="1")
+    bits = torch.zeros(30 // 8 + 8, dtype=torch.uint8)
+    with_bits, needs_bits = 2, 7
+    assert status(x, out, -six, six) == needs_bits
+    assert status(x, out, -six, six, bits=bits) == with_bits
+    for other in (bits[:-1], torch.zeros(22, dtype=torch.uint8)[::2], bits.float(), 7):
+        assert status(x, out, -six, six, bits=other) == refused
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -541,7 +550,7 @@ def test_the_source_distribution_has_every_file_that_git_tracks(tmp_path: Path) 
         pytest.skip("this isn't a git checkout, or git isn't installed")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
-    assert "tests/test_native.py" in tracked, listed.stderr
+    assert "tests/core/operator/test_native.py" in tracked, listed.stderr
     source = tmp_path / "source"
     for name in tracked:
         (source / name).parent.mkdir(parents=True, exist_ok=True)

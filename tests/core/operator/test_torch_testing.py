@@ -68,10 +68,16 @@ def in_numpy(x: Any, alpha: Any, beta: Any, dim: int = 1) -> Any:
     return np.where(x > 0, x, a * np.expm1(b * np.asarray(x, np.float64).clip(max=0)))
 
 
-OPERATOR = OpInfo(
-    "mpelu",
-    op=mpelu.mpelu,
-    ref=in_numpy,
+def by_slope(x: Tensor, slope: Tensor, rate: Tensor, **options: Any) -> Tensor:
+    return mpelu.mpelu(x, slope=slope, rate=rate, **options)
+
+
+def by_slope_in_numpy(x: Any, slope: Any, rate: Any, dim: int = 1) -> Any:
+    return in_numpy(x, np.asarray(slope, np.float64) / rate, rate, dim)
+
+
+describe = partial(
+    OpInfo,
     dtypes=DTYPES,
     sample_inputs_func=samples,
     error_inputs_func=errors,
@@ -80,6 +86,16 @@ OPERATOR = OpInfo(
     supports_fwgrad_bwgrad=True,
     supports_inplace_autograd=True,
 )
+OPERATORS = {
+    "alpha, beta": describe("mpelu", op=mpelu.mpelu, ref=in_numpy),
+    "slope, rate": describe("mpelu by slope", op=by_slope, ref=by_slope_in_numpy),
+}
+OPERATOR = OPERATORS["alpha, beta"]
+
+
+@pytest.fixture(params=OPERATORS)
+def operator(request: pytest.FixtureRequest) -> OpInfo:
+    return OPERATORS[request.param]
 
 
 def each(dtype: torch.dtype, requires_grad: bool = False) -> list[SampleInput]:
@@ -92,21 +108,24 @@ def arguments(sample: SampleInput) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_samples_equal_the_reference(backend: str, dtype: torch.dtype) -> None:
+def test_samples_equal_the_reference(operator: OpInfo, backend: str, dtype: torch.dtype) -> None:
     for sample in each(dtype):
-        got = OPERATOR(sample.input, *sample.args, **sample.kwargs)
+        got = operator(sample.input, *sample.args, **sample.kwargs)
         x, alpha, beta = (t.double().numpy() for t in arguments(sample))
-        expected = torch.as_tensor(in_numpy(x, alpha, beta, **sample.kwargs)).to(dtype)
+        assert operator.ref is not None
+        expected = torch.as_tensor(operator.ref(x, alpha, beta, **sample.kwargs)).to(dtype)
         assert_close(got, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_strides_and_views_do_not_matter(backend: str, dtype: torch.dtype) -> None:
+def test_strides_and_views_do_not_matter(
+    operator: OpInfo, backend: str, dtype: torch.dtype
+) -> None:
     for sample in each(dtype, requires_grad=True):
         other = sample.transform(lambda t: noncontiguous_like(t) if isinstance(t, Tensor) else t)
         results = []
         for one in (sample, other):
-            y = OPERATOR(one.input, *one.args, **one.kwargs)
+            y = operator(one.input, *one.args, **one.kwargs)
             results.append((y, *torch.autograd.grad(y.sum(), arguments(one))))
         assert_close(results[1], results[0])
 
@@ -118,9 +137,9 @@ def test_errors_are_as_described() -> None:
             OPERATOR(sample.input, *sample.args, **sample.kwargs)
 
 
-def test_gradcheck_of_every_sample(backend: str) -> None:
+def test_gradcheck_of_every_sample(operator: OpInfo, backend: str) -> None:
     for sample in each(torch.float64, requires_grad=True):
-        run = partial(mpelu.mpelu, **sample.kwargs)
+        run = partial(operator.op, **sample.kwargs)
         assert gradcheck(
             run,
             arguments(sample),
@@ -131,41 +150,42 @@ def test_gradcheck_of_every_sample(backend: str) -> None:
         assert gradgradcheck(run, arguments(sample), check_fwd_over_rev=True)
 
 
-def test_gradcheck_in_place(backend: str) -> None:
+def test_gradcheck_in_place(operator: OpInfo, backend: str) -> None:
     for sample in each(torch.float64, requires_grad=True):
-        run = partial(mpelu.mpelu, inplace=True, **sample.kwargs)
+        run = partial(operator.op, inplace=True, **sample.kwargs)
         assert gradcheck(lambda x, a, b, run=run: run(x.clone(), a, b), arguments(sample))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_aot_autograd_agrees_with_eager(backend: str, dynamic: bool) -> None:
+def test_aot_autograd_agrees_with_eager(operator: OpInfo, backend: str, dynamic: bool) -> None:
     for sample in each(torch.float32, requires_grad=True):
         if sample.input.numel():
-            aot_autograd_check(mpelu.mpelu, arguments(sample), sample.kwargs, dynamic)
+            aot_autograd_check(operator.op, arguments(sample), sample.kwargs, dynamic)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_opcheck_of_every_sample(backend: str, dtype: torch.dtype) -> None:
+def test_opcheck_of_every_sample(operator: OpInfo, backend: str, dtype: torch.dtype) -> None:
     for sample in each(dtype, requires_grad=True):
+        options = {**sample.kwargs, "by_slope": operator.op is by_slope}
         torch.library.opcheck(
-            torch.ops.mpelu.mpelu.default, arguments(sample), sample.kwargs, rtol=1e-2, atol=1e-2
+            torch.ops.mpelu.mpelu.default, arguments(sample), options, rtol=1e-2, atol=1e-2
         )
 
 
-def test_fake_tensors_agree(backend: str) -> None:
+def test_fake_tensors_agree(operator: OpInfo, backend: str) -> None:
     for sample in each(torch.float32):
-        fake_check(mpelu.mpelu, arguments(sample), sample.kwargs)
-        make_fx_check(mpelu.mpelu, arguments(sample), sample.kwargs, "fake")
+        fake_check(operator.op, arguments(sample), sample.kwargs)
+        make_fx_check(operator.op, arguments(sample), sample.kwargs, "fake")
 
 
-def test_subclasses_see_plain_operations() -> None:
+def test_subclasses_see_plain_operations(operator: OpInfo) -> None:
     """torch's check of composite operators: with arguments wrapped in every combination."""
     for sample in each(torch.float32, requires_grad=True):
         composite_compliance.check_with_mode(
-            mpelu.mpelu, arguments(sample), sample.kwargs, assert_equal_fn=assert_close
+            operator.op, arguments(sample), sample.kwargs, assert_equal_fn=assert_close
         )
         composite_compliance.check_forward_ad_formula(
-            mpelu.mpelu, arguments(sample), sample.kwargs, assert_equal_fn=assert_close
+            operator.op, arguments(sample), sample.kwargs, assert_equal_fn=assert_close
         )
 
 
@@ -177,7 +197,10 @@ def module_samples(
     def exact(module: MPELU, parameters: list[Tensor], x: Tensor) -> Tensor:
         if module.dim != 1:
             x = x.movedim(module.dim, 1)
-        y = reference.forward(x, *parameters).to(x.dtype)
+        first, second = (p.detach().double() for p in parameters)
+        if module.coordinates == "slope":
+            first = first / second
+        y = reference.forward(x, first, second).to(x.dtype)
         return y if module.dim == 1 else y.movedim(1, module.dim)
 
     return [
@@ -187,6 +210,11 @@ def module_samples(
             FunctionInput(5, -1.0, 2.0, dim=-1), FunctionInput(make((4, 3, 5))), reference_fn=exact
         ),
         ModuleInput(FunctionInput(3), FunctionInput(make((2, 3, 4, 4))), reference_fn=exact),
+        ModuleInput(
+            FunctionInput(3, slope=[0.25, -1.0, 1.0], rate=0.5),
+            FunctionInput(make((2, 3, 4, 4))),
+            reference_fn=exact,
+        ),
     ]
 
 

@@ -230,11 +230,11 @@ calls = {
     "meta alpha": lambda: operator(x, one.to("meta"), one),
     "sparse": lambda: operator(x.to_sparse(), one, one),
     "mkldnn": lambda: operator(x.to_mkldnn(), one, one),
-    "backward: values": lambda: backward(x, x, four, four, 1, True),
-    "backward: gradient": lambda: backward(torch.ones(1), x, one, one, 1, True),
-    "backward: int gradient": lambda: backward(x.int(), x, one, one, 1, True),
-    "backward: meta gradient": lambda: backward(x.to("meta"), x, one, one, 1, True),
-    "backward: dimension": lambda: backward(x, x, torch.ones(3), torch.ones(3), 7, False),
+    "backward: values": lambda: backward(x, x, four, four, 1, False, True),
+    "backward: gradient": lambda: backward(torch.ones(1), x, one, one, 1, False, True),
+    "backward: int gradient": lambda: backward(x.int(), x, one, one, 1, False, True),
+    "backward: meta gradient": lambda: backward(x.to("meta"), x, one, one, 1, False, True),
+    "backward: dimension": lambda: backward(x, x, torch.ones(3), torch.ones(3), 7),
 }
 """
 

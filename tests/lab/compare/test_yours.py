@@ -450,7 +450,7 @@ def test_npz_files_that_do_not_fit(
     write_npz(here / "train.npz", 40, **changes)
     write_npz(here / "test.npz", 10)
     arguments = ["--data", "npz", "--data-dir", ".", "--model", "resnet-8", "--out", "run"]
-    shows(refused(["train", *arguments], capsys), "--data: ", shown)
+    shows(refused(["train", *arguments], capsys), shown)
     assert not (here / "run").exists()
 
 

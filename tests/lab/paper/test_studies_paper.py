@@ -133,7 +133,15 @@ def test_a_preset_is_a_setting_of_its_study(name: str, study: str, setting: str)
 
 def test_the_presets_of_residual_networks_are_the_settings_of_all_their_tables() -> None:
     counts = {"resnet-cifar": 0, "resnet-cifar-dagger": 0}
-    free = {"model", "data", "alpha", "gradient_checkpointing", "warmup", "warmup_lr"}
+    free = {
+        "model",
+        "data",
+        "alpha",
+        "coordinates",
+        "gradient_checkpointing",
+        "warmup",
+        "warmup_lr",
+    }
     for table in ("table9", "table10", "table11", "table12"):
         for each in settings(table, paper.find(table).source(Options())).values():
             if each.config is not None:

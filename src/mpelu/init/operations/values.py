@@ -13,6 +13,7 @@ from torch import nn
 import mpelu.functional
 from mpelu.activations import describe
 from mpelu.elementwise import ElementwiseFunction, average, exponential, leaky
+from mpelu.functional import MIN_BETA
 from mpelu.graph import Call, Ref
 from mpelu.init.operations.registry import (
     Step,
@@ -181,6 +182,10 @@ def _selu(call: Call) -> ElementwiseFunction:
 @register_operation(mpelu.functional.mpelu)
 def _mpelu(step: Step) -> Signal:
     alpha, beta = step.call.argument(1, "alpha"), step.call.argument(2, "beta")
+    if alpha is None:
+        slope, beta = step.call.kwargs["slope"], step.call.kwargs["rate"]
+        beta = torch.as_tensor(beta, dtype=torch.float64).clamp(min=MIN_BETA)
+        alpha = slope / beta
     return activated(step.first, "mpelu", exponential(alpha, beta, name="mpelu"), step.first_order)
 
 

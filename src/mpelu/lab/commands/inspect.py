@@ -16,8 +16,8 @@ from mpelu.lab.commands.options import (
 from mpelu.lab.errors import UserError, flag
 
 _UNTRAINED = (
-    "model_options", "activation", "alpha", "beta", "init", "init_mode", "data", "image_size",
-    "crop", "seed",
+    "model_options", "activation", "alpha", "beta", "coordinates", "init", "init_mode", "data",
+    "image_size", "crop", "seed",
 )  # fmt: skip
 EXAMPLES = """\
 examples:

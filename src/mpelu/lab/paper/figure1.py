@@ -40,7 +40,7 @@ def figure() -> Figure:
         ("α = 0: ReLU", MPELU(alpha=0.0), COLORS["relu"], "-"),
         ("α = 25.6302, β = 0.01: close to PReLU 0.25", like_prelu, COLORS["prelu"], "--"),
         ("α = 1, β = 1: ELU", MPELU(), COLORS["elu"], "-."),
-        ("α = 98, β = 0.01: close to the identity", MPELU.identity(), "#CC79A7", ":"),
+        ("α = 98, β = 0.01: close to the identity", MPELU(alpha=98.0, beta=0.01), "#CC79A7", ":"),
     ]
     _panel(left, "Shapes of activation functions", shapes)
     _panel(right, "Special cases of MPELU", cases)

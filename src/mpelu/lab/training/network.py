@@ -25,7 +25,7 @@ from mpelu.models import registry
 from mpelu.models.parts import activation_spec
 from mpelu.modules import MPELU
 
-_OWN_FIELDS = ("activation", "alpha", "beta")
+_OWN_FIELDS = ("activation", "alpha", "beta", "coordinates")
 
 
 def check_name(config: Config) -> None:
@@ -151,7 +151,7 @@ def _about_network(config: Config, text: str) -> UserError:
 
 def _create_own(config: Config, facts: Mapping[str, int]) -> nn.Module:
     """The network of a reference."""
-    for name in ("alpha", "beta", "gradient_checkpointing"):
+    for name in ("alpha", "beta", "coordinates", "gradient_checkpointing"):
         if getattr(config, name) is not None and getattr(config, name) is not False:
             raise UserError(f"{config.model} is your own and can't take it", field=name)
     options = dict(config.model_options)
