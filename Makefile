@@ -27,8 +27,10 @@ $(DEV): $(LAB)
 demo: $(LAB)
 	$(BIN)/python tools/demo.py out/demo
 
+# In two processes, which take whole files, so that fixtures are made once. A single test needs no
+# more than pytest and its path.
 test: $(DEV)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Every attack in full: at most half an hour on two cores.
 torture: $(DEV)

@@ -19,6 +19,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 # One compiled function serves all tests.
 torch._dynamo.config.recompile_limit = 64
+# Nor is the width of the terminal that the tests are started from theirs.
+os.environ.pop("COLUMNS", None)
 # Where the kernel is missing, the processes that tests start need not warn once more.
 if native.library is None:
     os.environ.setdefault("MPELU_BACKEND", "eager")

@@ -107,10 +107,10 @@ def test_multipliers_stay_under_a_schedule(optimizer: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"lr": -1.0}, "expected lr >= 0 and finite, got -1.0"),
-        ({"lr": float("nan")}, "expected lr >= 0 and finite, got nan"),
-        ({"lr": 0.1, "lr_mult": -5.0}, "expected lr_mult >= 0 and finite, got -5.0"),
-        ({"lr": 0.1, "decay_mult": -1.0}, "expected decay_mult >= 0 and finite, got -1.0"),
+        ({"lr": -1.0}, "lr .*got -1.0"),
+        ({"lr": float("nan")}, "lr .*got nan"),
+        ({"lr": 0.1, "lr_mult": -5.0}, "lr_mult .*got -5.0"),
+        ({"lr": 0.1, "decay_mult": -1.0}, "decay_mult .*got -1.0"),
     ],
 )
 def test_bad_values(values: dict[str, Any], message: str) -> None:
@@ -284,7 +284,7 @@ def closure_needed(groups: Any, lr: float) -> torch.optim.Optimizer:
 @pytest.mark.parametrize(
     ("optimizer", "message"),
     [
-        ("adamw", "expected optimizer to be a class such as torch.optim.AdamW, got 'adamw'"),
+        ("adamw", "optimizer .*got 'adamw'"),
         (torch.optim.AdamW(network().parameters()), "such as torch.optim.AdamW, got 'AdamW'"),
         (
             closure_needed,

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from mpelu.lab.config import Config
 from mpelu.lab.run import checkpoint
 from mpelu.lab.training import launch
+from mpelu.lab.training.display import Display, Progress
 
 SMALL: dict[str, Any] = {
     "train_limit": 96,
@@ -66,25 +68,50 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+class AtStep(Display):
+    """Acts when a step is done, before anything is written of it."""
+
+    def __init__(self, number: int, act: Callable[[], object]) -> None:
+        self._number, self._act = number, act
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == self._number:
+            self._act()
+
+
+class Stop(Exception):
+    """Stands for the end of a process."""
+
+
+def stop() -> None:
+    raise Stop
+
+
+def stopped_after(
+    step: int, action: Callable[..., object], *arguments: Any, **options: Any
+) -> None:
+    """Trains or resumes in a process that ends after this step."""
+    with pytest.raises(Stop):
+        action(*arguments, **options, display=AtStep(step, stop))
+
+
 _SERVER = multiprocessing.get_context("forkserver")
 # Its processes find all of it loaded, which otherwise takes most of their time.
 _SERVER.set_forkserver_preload(["mpelu.lab.training.launch", "torch._dynamo"])
 
 
 def begin(
-    run: Path, config: Config, setup: Callable[[], None] | None = None
+    run: Path, config: Config, display: Display | None = None
 ) -> multiprocessing.process.BaseProcess:
-    """A process that trains, or resumes if the run folder is there; calls `setup` first."""
-    process = _SERVER.Process(target=_train_or_resume, args=(run, config.to_json(), setup))
+    """A process that trains, or resumes if the run folder is there."""
+    process = _SERVER.Process(target=_train_or_resume, args=(run, config.to_json(), display))
     process.start()
     return process
 
 
-def _train_or_resume(run: Path, config: str, setup: Callable[[], None] | None) -> None:
+def _train_or_resume(run: Path, config: str, display: Display | None) -> None:
     torch.set_num_threads(1)
-    if setup is not None:
-        setup()
     if run.exists():
-        launch.resume(run)
+        launch.resume(run, display=display)
     else:
-        launch.train(Config.from_json(config), run)
+        launch.train(Config.from_json(config), run, display=display)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from refusals import refusal
 
 from mpelu.lab.commands.options import add_config, given
 from mpelu.lab.config import FIELDS, GROUPS, Config, differing, label
-from mpelu.lab.errors import UserError
 from mpelu.lab.paper.settings import PRESETS, preset
 
 
@@ -32,74 +32,52 @@ def test_there_is_a_test_each_epoch_or_each_thousand_iterations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    "values",
     [
-        ({"batch_size": 0}, "batch_size: expected a number >= 1, got 0"),
-        ({"lr": -0.1}, "lr: expected a number > 0, got -0.1"),
-        ({"lr": float("nan")}, "lr: expected a finite number, got nan"),
-        ({"lr": "fast"}, "lr: expected a number, got 'fast'"),
-        ({"seed": True}, "seed: expected an integer, got True"),
-        ({"seed": 1.5}, "seed: expected an integer, got 1.5"),
-        ({"nesterov": 1}, "nesterov: expected True or False, got 1"),
-        ({"threads": "all"}, "threads: expected an integer or None, got 'all'"),
-        ({"momentum": 1.0}, "momentum: expected a number < 1, got 1.0"),
-        ({"epochs": 0}, "epochs: expected a number >= 1, got 0"),
-        ({"weight_decay": -1.0}, "weight_decay: expected a number >= 0, got -1.0"),
-        ({"linear_std": (0.1, float("inf"))}, "linear_std: expected a finite number, got inf"),
-        ({"linear_std": (-0.1,)}, "linear_std: expected a number >= 0, got -0.1"),
-        ({"milestones": ("a",)}, "milestones: expected an integer, got 'a'"),
-        ({"milestones": (5, 3)}, "milestones: expected increasing numbers, got 5, 3"),
-        ({"milestones": (3, 3)}, "milestones: expected increasing numbers, got 3, 3"),
-        ({"milestones": (0,)}, "milestones: expected a number >= 1, got 0"),
-        ({"threads": 100_000}, "threads: expected a number <= 1,024, got 100000"),
-        (
-            {"seed": 2**63},
-            "seed: expected a number <= 9,223,372,036,854,775,807, got 9223372036854775808",
-        ),
-        ({"lr": 1e300}, "lr: expected a number <= 1,000,000,000, got 1e+300"),
-        ({"alpha": -1e38}, "alpha: expected a number <= 1,000,000,000, got -1e+38"),
-        (
-            {"data": "cifar"},
-            "data: unknown data set 'cifar'; did you mean 'cifar10'? Choose digits, cifar10, "
-            "cifar100, folder or npz (use folder for ImageNet)",
-        ),
-        (
-            {"data": "imagenet"},
-            "data: unknown data set 'imagenet'; choose digits, cifar10, cifar100, folder or npz "
-            "(use folder for ImageNet)",
-        ),
-        ({"device": "opencl"}, "device: unknown value 'opencl'; choose auto, cpu, cuda or mps"),
-        (
-            {"nesterov": True, "momentum": 0.0},
-            "nesterov: requires a momentum above 0, got 0",
-        ),
-        ({"accumulate": 200}, "accumulate: expected at most the batch size, 128, got 200"),
-        (
-            {"epochs": 2, "iterations": 5},
-            "epochs: expected epochs or iterations, got both (2 and 5)",
-        ),
+        {"batch_size": 0},
+        {"lr": -0.1},
+        {"lr": float("nan")},
+        {"lr": "fast"},
+        {"seed": True},
+        {"seed": 1.5},
+        {"nesterov": 1},
+        {"threads": "all"},
+        {"momentum": 1.0},
+        {"epochs": 0},
+        {"weight_decay": -1.0},
+        {"linear_std": (0.1, float("inf"))},
+        {"linear_std": (-0.1,)},
+        {"milestones": ("a",)},
+        {"milestones": (5, 3)},
+        {"milestones": (3, 3)},
+        {"milestones": (0,)},
+        {"threads": 100_000},
+        {"seed": 2**63},
+        {"lr": 1e300},
+        {"alpha": -1e38},
+        {"data": "cifar"},
+        {"data": "imagenet"},
+        {"device": "opencl"},
+        {"nesterov": True, "momentum": 0.0},
+        {"accumulate": 200},
+        {"epochs": 2, "iterations": 5},
     ],
 )
-def test_a_bad_value_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as raised:
+def test_a_bad_value_is_refused(values: dict[str, Any]) -> None:
+    field, value = next(iter(values.items()))
+    items = value if isinstance(value, tuple) else [value]
+    came = values["momentum"] if field == "nesterov" and "momentum" in values else items[-1]
+    with refusal(f"{came:g}" if isinstance(came, float) and came == 0 else came, field=field):
         Config(**values)
-    assert str(raised.value) == message
-    assert raised.value.field in values
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "config: expected JSON, got Expecting property name"),
-        ("[]", "config: expected an object, got list"),
-        ('{"epoch": 1}', "config: unknown field 'epoch'; did you mean 'epochs'?"),
-        ('{"zzz": 1}', "config: unknown field 'zzz'"),
-    ],
+    ("text", "shown"),
+    [("{", "Expecting"), ("[]", "list"), ('{"epoch": 1}', "'epochs'"), ('{"zzz": 1}', "'zzz'")],
 )
-def test_bad_json_is_refused(text: str, message: str) -> None:
-    with pytest.raises(UserError) as raised:
+def test_bad_json_is_refused(text: str, shown: str) -> None:
+    with refusal(shown, field="config"):
         Config.from_json(text)
-    assert str(raised.value).startswith(message)
 
 
 def test_differing_fields_are_named() -> None:

@@ -14,6 +14,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from refusals import refusal
 from report_runs import write_run
 from train_helpers import small
 
@@ -21,7 +22,6 @@ from mpelu.lab import data
 from mpelu.lab.config import Config
 from mpelu.lab.data.own import read_npz
 from mpelu.lab.data.registry import DATA_SETS
-from mpelu.lab.errors import UserError
 from mpelu.lab.files import parse_json, read_bytes
 from mpelu.lab.reporting.runs import read_run
 from mpelu.lab.run.verification import verify
@@ -65,7 +65,7 @@ def test_a_program_named_like_an_image_is_not_run(
     monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
     path = tmp_path / "cat.jpg"
     path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\n")
-    with pytest.raises(UserError, match=r"cat.jpg: expected an image, got a file that isn't one"):
+    with refusal(path, "an image"):
         decode(path)
     assert not ran.exists()
 
@@ -74,7 +74,7 @@ def test_a_program_named_like_an_image_is_not_run(
 def test_other_formats_are_refused_whatever_their_suffix(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "image.png"
     path.write_bytes(saved(Image.new("L", (16, 16)), kind))
-    with pytest.raises(UserError, match="expected an image, got a file that isn't one"):
+    with refusal(path, "an image"):
         decode(path)
 
 
@@ -89,11 +89,10 @@ def test_a_small_file_with_very_many_pixels(tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     path.write_bytes(black_png(13_000, 13_000))
     assert path.stat().st_size < 100_000
-    message = r"at most 100,000,000 pixels \(raise it with --max-pixels\), got 13,000 x 13,000"
-    with pytest.raises(UserError, match=message):
+    with refusal(path, "--max-pixels", "13,000 x 13,000"):
         decode(path)
     path.write_bytes(black_png(600, 400))
-    with pytest.raises(UserError, match="at most 200,000 pixels"):
+    with refusal(path, "200,000 pixels"):
         decode(path, small(image_size=8, max_pixels=200_000))
     assert decode(path, small(image_size=8, max_pixels=240_000)).sum() == 0
 
@@ -101,10 +100,10 @@ def test_a_small_file_with_very_many_pixels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (numpy.full((4, 4), -3, numpy.int32), "values from 0 to 65535, got -3 to -3"),
-        (numpy.full((4, 4), 70_000, numpy.int32), "values from 0 to 65535, got 70000 to 70000"),
-        (numpy.full((4, 4), numpy.nan, numpy.float32), "values from 0 to 255, got nan to nan"),
-        (numpy.full((4, 4), 256, numpy.float32), "values from 0 to 255, got 256.0 to 256.0"),
+        (numpy.full((4, 4), -3, numpy.int32), "-3 to -3"),
+        (numpy.full((4, 4), 70_000, numpy.int32), "70000 to 70000"),
+        (numpy.full((4, 4), numpy.nan, numpy.float32), "nan to nan"),
+        (numpy.full((4, 4), 256, numpy.float32), "256.0 to 256.0"),
     ],
 )
 def test_values_out_of_range_do_not_wrap(
@@ -112,7 +111,7 @@ def test_values_out_of_range_do_not_wrap(
 ) -> None:
     path = tmp_path / "image.tif"
     Image.fromarray(values).save(path)
-    with pytest.raises(UserError, match=said):
+    with refusal(path, said):
         decode(path)
 
 
@@ -146,9 +145,9 @@ def in_time(task: Callable[[], object]) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "image.png"
     os.mkfifo(pipe)
-    with pytest.raises(UserError, match="it isn't a regular file"):
+    with refusal(pipe, "regular file"):
         in_time(lambda: decode(pipe))
-    with pytest.raises(ValueError, match="it isn't a regular file"):
+    with refusal("regular file", kind=ValueError):
         in_time(lambda: read_bytes(pipe))
     run = tmp_path / "run"
     write_run(run, epochs=1)
@@ -173,7 +172,7 @@ def test_a_link_to_itself_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" * 65 + "]" * 65])
 def test_json_nested_too_deeply(text: str) -> None:
-    with pytest.raises(ValueError, match="nested more than 64 levels deep"):
+    with refusal("64", kind=ValueError):
         parse_json(text)
     parse_json("[" * 64 + "]" * 64)
 
@@ -181,7 +180,7 @@ def test_json_nested_too_deeply(text: str) -> None:
 def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         file.truncate(2 << 30)
-    with pytest.raises(ValueError, match="expected at most 1,073,741,824 bytes, got 2,147,483,648"):
+    with refusal("1,073,741,824 bytes", "2,147,483,648", kind=ValueError):
         read_bytes(tmp_path / "file")
 
 
@@ -194,5 +193,5 @@ def test_an_array_that_claims_to_be_huge(tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / name, "w") as file:
             file.writestr("images.npy", header + bytes(10))
             file.writestr("labels.npy", header + bytes(10))
-    with pytest.raises(UserError, match=r"train.npz: can't be read"):
+    with refusal("train.npz"):
         read_npz(DATA_SETS["npz"], tmp_path)

@@ -196,10 +196,10 @@ def test_a_value_for_each_channel() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((1.0, 0.0), "expected beta > 0, got 0"),
-        ((1.0, -1.0), "expected beta > 0, got -1"),
-        ((math.nan, 1.0), "expected finite alpha"),
-        ((1.0, 1.0, -1.0), "expected variance >= 0, got -1"),
+        ((1.0, 0.0), "beta .*got 0"),
+        ((1.0, -1.0), "beta .*got -1"),
+        ((math.nan, 1.0), "alpha"),
+        ((1.0, 1.0, -1.0), "variance .*got -1"),
     ],
 )
 def test_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:

@@ -277,9 +277,9 @@ class TestShape:
         [
             (lambda: Exact(distribution="uniform"), "Exact: expected one of "),
             (lambda: Taylor(mode="fan_up"), "Taylor: expected one of "),
-            (lambda: Deep(target=1.5), "Deep: expected a target above 0 and below 1, got 1.5"),
-            (lambda: Gaussian(std=-1.0), "Gaussian: expected std > 0, got -1"),
-            (lambda: Gaussian(std=math.nan), "Gaussian: expected std > 0, got nan"),
+            (lambda: Deep(target=1.5), "Deep: .*target .*got 1.5"),
+            (lambda: Gaussian(std=-1.0), "Gaussian: .*std .*got -1"),
+            (lambda: Gaussian(std=math.nan), "Gaussian: .*std .*got nan"),
         ],
     )
     def test_options_that_cannot_be_meant_are_refused(

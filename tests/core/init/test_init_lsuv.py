@@ -121,8 +121,8 @@ def test_an_interrupt_restores_the_weights() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tolerance": 0.0}, "expected tolerance > 0, got 0"),
-        ({"max_rounds": 0}, "expected max_rounds >= 1, got 0"),
+        ({"tolerance": 0.0}, "tolerance .*got 0"),
+        ({"max_rounds": 0}, "max_rounds .*got 0"),
         ({"distribution": "normal"}, "expected 'orthogonal' weights, got 'normal'"),
     ],
 )

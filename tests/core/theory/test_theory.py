@@ -155,7 +155,7 @@ def test_each_channel_has_its_own_map() -> None:
 
 
 def test_a_correlation_beyond_one_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected a correlation from -1 to 1, got 1\.5"):
+    with pytest.raises(ValueError, match=r"correlation .*got 1\.5"):
         theory.covariance(leaky(0.0), 1.5)
 
 

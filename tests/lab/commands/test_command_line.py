@@ -107,122 +107,7 @@ def test_help_loads_nothing_slow(arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# Misuse
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("modles", "unknown command 'modles'; did you mean 'models'?"),
-        ("dance", "unknown command 'dance' (see mpelu --help)"),
-        ("--vresion", "unknown option --vresion; did you mean --version?"),
-        ("--modle x train", "unknown option --modle before the command (see mpelu --help)"),
-        (
-            "--epochs 3",
-            "unknown option --epochs before the command; did you mean mpelu train --epochs 3?",
-        ),
-        (
-            "--data digits compare mine:net",
-            "unknown option --data before the command; did you mean mpelu compare --data digits "
-            "mine:net?",
-        ),
-        (
-            "train --device gpu",
-            "--device: unknown value 'gpu'; did you mean 'cuda'? Choose auto, cpu, cuda or mps",
-        ),
-        *(
-            (
-                f"train --{name} {given}",
-                f"--{name}: unknown activation {given!r}; did you mean 'mpelu'? "
-                "(`mpelu train --help` lists them)",
-            )
-            for name in ("activation", "convert")
-            for given in ("mplu", "MPELU")
-        ),
-        (
-            "train --activation mpelu --beta -1",
-            "--beta: MPELU: expected beta >= 1e-06, got -1",
-        ),
-        (
-            "train --activation relu --beta 2",
-            "--beta: relu takes no beta, got 2.0",
-        ),
-        (
-            "train --model plain-15",
-            "--model: plain-15: input_size: expected a whole number >= 19, got 8 "
-            "(use --image-size 32)",
-        ),
-        ("train --modle resnet-20", "unknown option --modle; did you mean --model?"),
-        ("train --modle=resnet-20", "unknown option --modle; did you mean --model?"),
-        ("train --epoch 3", "unknown option --epoch; did you mean --epochs?"),
-        ("train -epochs 3", "unknown option -epochs; did you mean --epochs?"),
-        (
-            "train --checkpointing",
-            "unknown option --checkpointing; did you mean --gradient-checkpointing?",
-        ),
-        ("train --dance", "unknown option --dance (see mpelu train --help)"),
-        ("train dance", "unexpected argument 'dance' (see mpelu train --help)"),
-        ("train --lr", "--lr: expected one argument"),
-        ("train --lr fast", "--lr: expected a number, got 'fast'"),
-        ("train --lr -1", "--lr: expected a number > 0, got -1.0"),
-        ("train --lr nan", "--lr: expected a finite number, got nan"),
-        ("train --batch-size 0", "--batch-size: expected a number >= 1, got 0"),
-        ("train --batch-size 1.5", "--batch-size: expected an integer, got '1.5'"),
-        ("train --milestones 5 3", "--milestones: expected increasing numbers, got 5, 3"),
-        ("train --model-options width", "--model-options: expected NAME=VALUE, got 'width'"),
-        (
-            "train --data mnist",
-            "--data: unknown data set or directory 'mnist'; choose digits, cifar10, cifar100, "
-            "folder or npz (use folder for ImageNet)",
-        ),
-        (
-            "train --augment flip",
-            "--augment: unknown value 'flip'; did you mean 'crop-flip'? Choose none, "
-            "pad-crop-flip, crop-flip or resized-crop-flip",
-        ),
-        (
-            "train --epochs 2 --iterations 3",
-            "--epochs: expected epochs or iterations, got both (2 and 3)",
-        ),
-        ("train --config none.json", "--config: none.json is missing"),
-        (
-            "train --preset resnet-cifar --config c.json",
-            "--preset: can't be combined with --config",
-        ),
-        *(
-            (
-                f"train --resume run --{name} x",
-                f"--{name}: can't be combined with --resume, which continues with the settings and "
-                "in the folder of the run",
-            )
-            for name in ("preset", "config", "out")
-        ),
-        (
-            "train --resume none",
-            "none: expected a run folder (with config.json), got none",
-        ),
-        ("eval", "the following arguments are required: RUN (see mpelu eval --help)"),
-        ("eval none", "none: expected a run folder (with config.json), got none"),
-        (
-            "eval none --weights first",
-            "--weights: unknown value 'first'; choose final, best or last",
-        ),
-        ("eval none --which best", "unknown option --which (see mpelu eval --help)"),
-        ("predict run a.png --top 0", "--top: expected a number >= 1, got 0"),
-        ("predict run a.png --top two", "--top: expected an integer, got 'two'"),
-        ("models --long", "unknown option --long (see mpelu models --help)"),
-    ],
-)
-def test_misuse_is_told_in_one_line_that_names_the_flag(
-    arguments: str,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert refused(arguments.split(), capsys) == message
-    assert list(tmp_path.iterdir()) == []
+# Misuse; the lines are in ../test_lab_wording.py
 
 
 def test_an_error_in_a_config_file_names_the_file(
@@ -230,12 +115,10 @@ def test_an_error_in_a_config_file_names_the_file(
 ) -> None:
     path = tmp_path / "c.json"
     path.write_text('{"lr": -1, "batch_size": 4}')
-    line = f"--config: {path}: lr: expected a number > 0, got -1"
-    assert refused(["train", "--config", str(path)], capsys) == line
-    line = "--batch-size: expected a number >= 1, got 0"
-    assert refused(["train", "--config", str(path), "--lr", "1", "--batch-size", "0"], capsys) == (
-        line
-    )
+    told = refused(["train", "--config", str(path)], capsys)
+    assert told.startswith(f"--config: {path}: lr: "), told
+    told = refused(["train", "--config", str(path), "--lr", "1", "--batch-size", "0"], capsys)
+    assert told.startswith("--batch-size: "), told
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from refusals import refusal, shows
 from rich.console import Console
 from torch import nn
 
 import mpelu
 from mpelu.lab import cli
 from mpelu.lab.config import Config
-from mpelu.lab.errors import UserError
 from mpelu.lab.inspecting import inspect_config, inspect_run, learned_parameters
 from mpelu.lab.inspecting.inspection import initial_network, measure
 from mpelu.lab.inspecting.plots import draw_inspection, to_png
@@ -197,26 +197,29 @@ def test_it_is_the_network_a_run_starts_with(trained: Path) -> None:
 def test_bad_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "expected a run folder (with config.json), got none" in refuse([str(empty)], capsys)
-    assert "expected RUN or --model, got neither" in refuse([], capsys)
-    assert "images: expected a number >= 1, got 0" in refuse([str(run), "--images", "0"], capsys)
-    assert "expected RUN or --model, got both" in refuse([str(run), "--model", "nin"], capsys)
-    assert "weights: needs RUN" in refuse(["--model", "nin", "--weights", "best"], capsys)
-    assert "closest: 20" in refuse(["--model", "resnet-21"], capsys)
     file = tmp_path / "file"
     file.write_text("")
-    assert "can't be written" in refuse([str(run), "--out", str(file / "below")], capsys)
+    for arguments, shown in (
+        ([str(empty)], str(empty)),
+        ([], "got neither"),
+        ([str(run), "--images", "0"], "images: "),
+        ([str(run), "--model", "nin"], "got both"),
+        (["--model", "nin", "--weights", "best"], "weights: "),
+        (["--model", "resnet-21"], "20"),
+        ([str(run), "--out", str(file / "below")], str(file)),
+    ):
+        shows(refuse(arguments, capsys), shown)
     assert not (run / "inspect.json").exists()
 
 
 def test_runs_that_are_not_whole(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "model.safetensors").write_bytes(b"torn")
-    assert "model.safetensors is damaged: its header can't be read" in refuse([str(run)], capsys)
+    assert "model.safetensors is damaged" in refuse([str(run)], capsys)
     (run / "model.safetensors").unlink()
     shutil.rmtree(run / "checkpoints")
-    assert "expected a readable checkpoint, got none" in refuse([str(run)], capsys)
+    assert "readable checkpoint" in refuse([str(run)], capsys)
     (run / "config.json").write_text("{")
-    assert "config.json can't be read" in refuse([str(run)], capsys)
+    assert "config.json" in refuse([str(run)], capsys)
     assert not (run / "inspect.json").exists()
 
 
@@ -267,7 +270,7 @@ def test_python_functions_print_and_write_nothing(
     assert (found.values["images"], found.files) == (1, ())
     initial = inspect_config(Config(**SMALL, test_limit=8), images=8)
     assert initial.values["which"] == "initial"
-    with pytest.raises(UserError, match="images: expected a number >= 1, got 0"):
+    with refusal("got 0", field="images"):
         inspect_config(Config(**SMALL), images=0)
     assert sorted(tmp_path.rglob("*")) == before
     assert capsys.readouterr() == ("", "")

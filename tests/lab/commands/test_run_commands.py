@@ -12,6 +12,7 @@ import pytest
 import torch
 from command_helpers import SETTINGS, refused
 from PIL import Image
+from refusals import shows
 
 from mpelu.lab import cli
 from mpelu.lab.commands import train
@@ -218,16 +219,15 @@ def test_what_is_no_image_and_no_weights_is_told_in_words(
     text = tmp_path / "README.md"
     text.write_text("# Not an image\n")
     said = refused(["predict", str(run), str(text)], capsys)
-    assert said == f"{text}: expected an image, got a file that isn't one"
+    shows(said, text)
     said = refused(["predict", str(run), str(tmp_path)], capsys)
-    assert said == f"{tmp_path}: expected an image, got a directory"
+    shows(said, tmp_path, "a directory")
     damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
     weights = damaged / "model.safetensors"
     weights.write_bytes(bytes([8, 0, 0, 0, 0, 0, 0, 0]) + b"scrambled")
-    expected = "model.safetensors is damaged: its header can't be read"
-    assert expected in refused(["eval", str(damaged)], capsys)
+    shows(refused(["eval", str(damaged)], capsys), "model.safetensors is damaged")
     assert cli.main(["verify", str(damaged)]) == 1
-    assert f"  {expected}\n" in capsys.readouterr().out
+    assert "  model.safetensors is damaged" in capsys.readouterr().out
 
 
 def test_eval_downloads_nothing(
@@ -244,7 +244,7 @@ def test_eval_downloads_nothing(
     assert cli.main(["eval", run]) == 0
     capsys.readouterr()
     line = refused(["eval", run, "--data-dir", str(empty)], capsys)
-    assert line.startswith(f"--data-dir: no CIFAR-10 in {empty}; expected ")
+    shows(line, "--data-dir: ", empty)
     assert list(empty.iterdir()) == []
 
 

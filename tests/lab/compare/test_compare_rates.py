@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import pytest
 from command_helpers import refused
+from refusals import shows
 
 from mpelu.lab import Config, cli, files, train
 from mpelu.lab.compare.comparison import plan
@@ -229,19 +230,16 @@ def test_a_comparison_that_an_earlier_version_planned_keeps_its_rate(mine: str) 
 @pytest.mark.parametrize(
     ("rate", "said"),
     [
-        ("fast", "--lr: expected a number or auto, got 'fast'"),
-        ("0", "--lr: expected a number > 0"),
-        (
-            "auto",
-            "--lr: auto requires a budget of at least 40 steps, got '20 steps'; give one rate",
-        ),
+        ("fast", "'fast'"),
+        ("0", "> 0"),
+        ("auto", "40 steps"),
     ],
 )
 def test_a_rate_that_cannot_be_is_refused(
     mine: str, capsys: pytest.CaptureFixture[str], rate: str, said: str
 ) -> None:
     few = ["--seeds", "1", "--budget", "20 steps", "--lr", rate]
-    assert said in refused(command(mine, "Small,Large", *few), capsys)
+    shows(refused(command(mine, "Small,Large", *few), capsys), "--lr: ", said)
 
 
 def test_arrays_that_are_no_squares_need_an_image_size(

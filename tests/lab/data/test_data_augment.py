@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 from torch.nn import functional
 
 from mpelu.lab import cli
@@ -15,7 +16,6 @@ from mpelu.lab.config import Config
 from mpelu.lab.data import load
 from mpelu.lab.data.augment import RandomCrop, RandomResizedCrop
 from mpelu.lab.data.preprocess import center_crop
-from mpelu.lab.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -128,7 +128,7 @@ def test_test_images_are_the_center() -> None:
 
 
 def test_crop_larger_than_the_image() -> None:
-    with pytest.raises(UserError, match="crop: expected at most the image size, 8, got 9"):
+    with refusal("8", "got 9", field="crop"):
         load(Config(crop=9, augment="pad-crop-flip"), CPU)
 
 

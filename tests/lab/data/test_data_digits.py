@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refusal
 
 from mpelu.lab.config import Config
 from mpelu.lab.data import dataset, load, read_image, registry, restore_preprocess
@@ -174,13 +175,13 @@ def test_file_of_a_test_image_gives_the_test_image(
 def test_file_that_is_no_image(tmp_path: Path, content: bytes | None) -> None:
     path = saved(tmp_path / "a.jpg", "RGB")
     path.write_bytes(path.read_bytes()[:200] if content is None else content)
-    with pytest.raises(UserError, match=r"a\.jpg: expected an image, got") as caught:
+    with refusal("a.jpg") as caught:
         read_image(path, Config(), channels=1)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.png: no such file"):
+    with refusal("a.png"):
         read_image(tmp_path / "a.png", Config(), channels=1)
     with pytest.raises(UserError, match="expected an image, got"):
         read_image(tmp_path, Config(), channels=1)

@@ -13,6 +13,7 @@ from typing import Any
 import data_files
 import pytest
 import torch
+from refusals import refusal
 
 from mpelu.lab.config import Config
 from mpelu.lab.data import download, load
@@ -179,7 +180,7 @@ def test_wrong_checksum(server: Server, tmp_path: Path) -> None:
 
 def test_not_found(server: Server, tmp_path: Path) -> None:
     url = server.address.replace("/files", "/elsewhere") + "/file.bin"
-    with pytest.raises(UserError, match=r"can't be downloaded \(HTTP 404 Not Found\)"):
+    with refusal(url, "404 Not Found"):
         download.fetch(url, tmp_path / "file.bin", md5=MD5, size=len(CONTENT))
     assert len(server.ranges) == 1
     assert list(tmp_path.iterdir()) == []
@@ -195,7 +196,7 @@ def test_no_server(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/file", "host/file"])
 def test_other_addresses(tmp_path: Path, url: str) -> None:
-    with pytest.raises(UserError, match="mirror: expected an http:// or https:// URL, got"):
+    with refusal(f"got {url}", field="mirror"):
         download.fetch(url, tmp_path / "new" / "file", md5=MD5, size=len(CONTENT))
     assert list(tmp_path.iterdir()) == []
 
@@ -342,7 +343,7 @@ def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("url", ["http://[", "file:///etc/passwd", "ftp://a/b", "", "a.tar.gz"])
 def test_what_is_no_address(tmp_path: Path, url: str) -> None:
-    with pytest.raises(UserError, match="mirror: expected an http:// or https:// URL"):
+    with refusal(f"got {url}", field="mirror"):
         download.fetch(url, tmp_path / "a" / "b", md5=MD5, size=len(CONTENT))
     assert list(tmp_path.iterdir()) == []
 
@@ -374,7 +375,7 @@ def test_no_more_than_the_known_size_is_written(
     server.says_length = says_length
     server.content = CONTENT + b"more"
     got = f"{len(server.content):,}" if says_length else "more"
-    with pytest.raises(UserError, match=f"expected {len(CONTENT):,} bytes, got {got}; nothing was"):
+    with refusal(f"{len(CONTENT):,} bytes", got):
         fetch(server, tmp_path)
     assert not (tmp_path / "new").exists()
 

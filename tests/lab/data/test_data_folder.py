@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refusal
 from torch.nn import functional
-from train_helpers import equal, final, rows
+from train_helpers import AtStep, equal, final, rows
 
 from mpelu.lab.config import Config
 from mpelu.lab.data import dataset, load
@@ -24,7 +26,6 @@ from mpelu.lab.data import folder as readers
 from mpelu.lab.data.augment import RandomResizedCrop
 from mpelu.lab.data.folder import decode
 from mpelu.lab.errors import UserError
-from mpelu.lab.training.display import Display, Progress
 from mpelu.lab.training.launch import resume, train
 
 CPU = torch.device("cpu")
@@ -137,14 +138,9 @@ def test_resized_crops_after_a_resume_and_with_other_workers(
     images: Path, tmp_path: Path, workers: int
 ) -> None:
     settings = run_config(images, augment="resized-crop-flip", workers=0)
-
-    class Stopping(Display):
-        def step(self, progress: Progress) -> None:
-            if progress.step == 1:
-                os.kill(os.getpid(), signal.SIGINT)
-
+    interrupting = AtStep(1, lambda: os.kill(os.getpid(), signal.SIGINT))
     train(settings, tmp_path / "whole")
-    first = train(settings, tmp_path / "run", display=Stopping())
+    first = train(settings, tmp_path / "run", display=interrupting)
     assert first.state == "interrupted"
     assert resume(tmp_path / "run", changes={"workers": workers}).state == "finished"
     ends = [final(tmp_path / name) for name in ("run", "whole")]
@@ -312,21 +308,15 @@ def run_config(folder: Path, **changes: Any) -> Config:
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3")  # more than processors
 @pytest.mark.parametrize("changes", [{"batch_size": 1}, {"batch_size": 4, "accumulate": 4}, {}])
 def test_a_run_leaves_damaged_files_out_to_the_same_end_after_a_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+    tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     folder = make(tmp_path / "images")
     damage(folder, "train/bee/001.jpg", "val/cow/002.png")
     settings = run_config(folder, **{"batch_size": 11, **changes})
-
-    class Stopping(Display):
-        def step(self, progress: Progress) -> None:
-            if progress.step == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    assert train(settings, tmp_path / "run", display=Stopping()).state == "interrupted"
-    monkeypatch.setattr(readers, "_worker_count", lambda threads=None: 3)
-    assert resume(tmp_path / "run").state == "finished"
-    train(settings, tmp_path / "whole")
+    interrupting = AtStep(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert train(settings, tmp_path / "run", display=interrupting).state == "interrupted"
+    assert resume(tmp_path / "run", changes={"workers": 3}).state == "finished"
+    train(replace(settings, workers=3), tmp_path / "whole")
     assert equal(final(tmp_path / "run"), final(tmp_path / "whole"))
     # 11 of 12 test images count.
     tests = [row for row in rows(tmp_path / "whole") if row["kind"] == "test"]
@@ -337,7 +327,7 @@ def test_file_that_vanishes(tmp_path: Path) -> None:
     make(tmp_path)
     data = load(config(tmp_path), CPU)
     (tmp_path / "train" / "ant" / "000.jpg").unlink()
-    with pytest.raises(UserError, match=r"ant/000\.jpg: can't be read \(FileNotFoundError: "):
+    with refusal("ant/000.jpg", "FileNotFoundError"):
         list(data.train([torch.arange(12)], 0))
 
 
@@ -368,9 +358,8 @@ def kill_this_process(*_: object) -> None:
 def test_killed_worker(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = load(config(images), CPU)
     monkeypatch.setattr(readers, "decode", kill_this_process)
-    with pytest.raises(UserError, match="a process that decodes images died") as caught:
+    with refusal(images, "process"):
         list(data.train([torch.arange(12)], 0))
-    assert "\n" not in str(caught.value)
     # The thread that fed the dead process complains on its own; not in the next test.
     for thread in threading.enumerate():
         if thread.name.startswith("QueueFeeder"):
@@ -462,30 +451,30 @@ def remove(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"),
+    ("missing", "found"),
     [
-        ("", r"data_dir: can't list .*images \(No such file or directory\)"),
-        ("train", r"data_dir: expected .* to contain train/ and val/ \(or test/\), found val/$"),
-        ("val", r"data_dir: expected .* to contain train/ and val/ \(or test/\), found train/$"),
-        ("val/bee", "expected the same classes in .*, but only one of them contains 'bee'$"),
-        ("train/bee", "expected the same classes in .*, but only one of them contains 'bee'$"),
+        ("", "No such file or directory"),
+        ("train", "found val/"),
+        ("val", "found train/"),
+        ("val/bee", "'bee'"),
+        ("train/bee", "'bee'"),
     ],
 )
-def test_missing_folders(tmp_path: Path, missing: str, message: str) -> None:
+def test_missing_folders(tmp_path: Path, missing: str, found: str) -> None:
     folder = make(tmp_path / "images", each=1)
     remove(folder / missing)
-    with pytest.raises(UserError, match=message):
+    with refusal(folder, found, field="data_dir"):
         load(config(folder), CPU)
 
 
 def test_empty_folders(tmp_path: Path) -> None:
     for half in ("train", "val"):
         (tmp_path / half).mkdir()
-    with pytest.raises(UserError, match=r"a directory for each class in .*train, found none"):
+    with refusal(tmp_path / "train", field="data_dir"):
         load(config(tmp_path), CPU)
     for half in ("train", "val"):
         (tmp_path / half / "ant").mkdir()
-    with pytest.raises(UserError, match=r"expected images in .*ant, found none"):
+    with refusal("ant", field="data_dir"):
         load(config(tmp_path), CPU)
 
 
@@ -518,5 +507,5 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
 def test_a_file_as_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("folder", "cifar10"):
-        with pytest.raises(UserError, match="data_dir: expected a directory, got the file"):
+        with refusal(tmp_path / "file", field="data_dir"):
             load(Config(data=name, data_dir=str(tmp_path / "file")), CPU)

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from refusals import refusal
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -122,7 +123,7 @@ def test_recomputed_activations_count_once() -> None:
 
 
 def test_bad_loss(network: nn.Module) -> None:
-    with pytest.raises(ValueError, match=r"a scalar loss .* got shape \[4, 3\]"):
+    with refusal("loss", "[4, 3]", kind=ValueError):
         measure_gradients(network, torch.ones(4, 6), lambda output: output)
-    with pytest.raises(ValueError, match=r"got 1\.5"):
+    with refusal("1.5", kind=ValueError):
         measure_gradients(network, torch.ones(4, 6), lambda output: 1.5)  # type: ignore[arg-type,return-value]

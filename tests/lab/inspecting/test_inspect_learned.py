@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refusal
 from safetensors.torch import save_file
 from torch import nn
 
 import mpelu
-from mpelu.lab.errors import UserError
 from mpelu.lab.inspecting import learned_parameters
 
 
@@ -55,7 +55,7 @@ def test_while_a_run_goes_on(run: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"expected a run folder \(with config\.json\), got none"):
+    with refusal(tmp_path):
         learned_parameters(tmp_path)
     (tmp_path / "config.json").write_text('{"schema": 4}')
     found = learned_parameters(tmp_path)
@@ -65,9 +65,9 @@ def test_nothing_there(tmp_path: Path) -> None:
 def test_damaged(run: Path) -> None:
     path = run / "activations" / "epoch-0005.safetensors"
     path.write_bytes(b"not a file of tensors")
-    with pytest.raises(UserError, match=r"activations/epoch-0005\.safetensors is damaged") as error:
+    with refusal("activations/epoch-0005.safetensors") as error:
         learned_parameters(run)
     assert "\n" not in str(error.value)
     save_file({"act.alpha": torch.ones(3)}, path)
-    with pytest.raises(UserError, match=r"epoch-0005.*got others"):
+    with refusal("epoch-0005"):
         learned_parameters(run)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 from torch import nn
 
 import mpelu
@@ -290,7 +291,7 @@ def test_chosen_layers_may_have_submodules(network: nn.Module) -> None:
     model = nn.Sequential(network)
     rows = activation_statistics(model, torch.randn(2, 3, 8, 8), layers=["0.2", "0"])
     assert [(row.name, row.kind) for row in rows] == [("0", "block"), ("0.2", "activation")]
-    with pytest.raises(ValueError, match=r"layers: unknown module '0\.22'; did you mean '0\.2'\?"):
+    with refusal("'0.22'", "'0.2'", field="layers"):
         activation_statistics(model, torch.randn(2, 3, 8, 8), layers=["0.22"])
 
 
@@ -313,26 +314,26 @@ def test_overflow_is_reported_as_such() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "message"),
+    ("batches", "came"),
     [
-        ([], "at least one batch, got none"),
-        (torch.empty(0, 3), r"a batch with values, got shape \[0, 3\]"),
-        ([torch.empty(2, 3, device="meta")], "a batch with values, got one on meta"),
-        ([torch.tensor([[math.nan]])], "a batch without NaN, got NaN"),
-        ([("a", 1)], "tensors in a batch, got tuple"),
+        ([], "none"),
+        (torch.empty(0, 3), "[0, 3]"),
+        ([torch.empty(2, 3, device="meta")], "meta"),
+        ([torch.tensor([[math.nan]])], "NaN"),
+        ([("a", 1)], "tuple"),
     ],
 )
-def test_bad_batches(batches: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_bad_batches(batches: Any, came: str) -> None:
+    with refusal("batch", "got", came, kind=ValueError):
         activation_statistics(nn.ReLU(), batches)
 
 
 def test_bad_models() -> None:
-    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got builtin_function"):
+    with refusal("torch.nn.Module", "builtin_function", kind=TypeError):
         activation_statistics(torch.relu, torch.ones(1))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"0\.weight is on the meta device"):
+    with refusal("0.weight", "meta", kind=ValueError):
         activation_statistics(nn.Sequential(nn.Linear(2, 2, device="meta")), torch.ones(1, 2))
-    with pytest.raises(ValueError, match="weight is lazy; run the model once"):
+    with refusal("weight", "lazy", kind=ValueError):
         activation_statistics(nn.LazyLinear(2), torch.ones(1, 2))
 
 

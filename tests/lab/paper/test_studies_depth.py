@@ -40,7 +40,7 @@ def small_study(*rates: float) -> Study:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process, which is quicker."""
-    monkeypatch.setattr(runner, "_executor", lambda options, jobs: executors.inline(jobs))
+    monkeypatch.setattr(executors, "local", lambda jobs, **options: executors.inline(jobs))
 
 
 def run(study: Study, out: Path) -> list[str]:

@@ -1,14 +1,26 @@
-"""Every study, end to end with a few steps, and what a smoke test must not claim."""
+"""Every study, end to end with a few steps, and what a smoke test must not claim.
+
+A network and its activation are trained once for all studies: 67 trainings for 246 runs. Runs that
+differ in a rate or in the initialization are set up, and get a copy of the folder.
+"""
 
 import csv
+import hashlib
 import json
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpelu.lab import cli, paper, tables
-from mpelu.lab.sweep import Options
+from mpelu.lab.run.folder import write_config
+from mpelu.lab.sweep import Options, executors
+from mpelu.lab.sweep.executors import perform
+from mpelu.lab.sweep.study import Job
+from mpelu.lab.training.process import session
+from mpelu.lab.training.trainer import Trainer
 
 DRAWN = ("figure1", "figure4", "figure5")
 """Drawings are the same at every scale."""
@@ -22,6 +34,36 @@ RESEARCH = {
 }
 OWN = ("study-bn", "study-no-bn", "study-advice", "study-anchor")
 """These draw their figures by themselves."""
+UNTRAINED = {
+    "seed", "lr", "activation_lr_mult", "activation_decay_mult", "alpha", "beta",
+    "init", "init_sized", "init_shape", "init_distribution", "init_std", "linear_std",
+}  # fmt: skip
+"""Fields that a training is shared across."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copies of run folders, named by what was trained in them."""
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture(autouse=True)
+def _trained_once(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(job: Job, *, progress: bool = False) -> Job:
+        values = asdict(job.config)
+        kind = repr([values[name] for name in values if name not in UNTRAINED])
+        kept = trained / hashlib.sha256(kind.encode()).hexdigest()
+        if not kept.exists():
+            outcome = perform(job, progress=progress)
+            shutil.copytree(job.folder, kept)
+            return outcome
+        with session(job.config) as world:
+            Trainer(job.config, Path(job.folder), world)
+        shutil.copytree(kept, job.folder)
+        write_config(Path(job.folder), job.config)
+        return replace(job, state="finished", message="finished")
+
+    monkeypatch.setattr(executors, "perform", once)
 
 
 @pytest.mark.parametrize("name", [*paper.names(), *RESEARCH])

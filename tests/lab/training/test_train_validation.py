@@ -13,12 +13,12 @@ import pytest
 import torch
 from command_helpers import refused
 from PIL import Image
+from refusals import refusal
 from torch import nn
 from train_helpers import rows, small, status
 
 from mpelu.lab import Config, cli, load_network, resume, train
 from mpelu.lab.data import load
-from mpelu.lab.errors import UserError
 from mpelu.lab.reporting.runs import read_run
 from mpelu.lab.training.display import Lines
 from mpelu.lab.training.trainer import Outcome
@@ -171,7 +171,7 @@ def test_a_run_that_is_extended_is_tested_again_at_its_new_end(tmp_path: Path) -
     assert status(run)["test_error"] == outcome.test_error
     first, second = ((each / "model.safetensors").read_bytes() for each in (run, whole))
     assert first == second
-    with pytest.raises(UserError, match=r"the run has 0\.25 and can't change to 0\.5"):
+    with refusal("0.25", "0.5", field="validation"):
         resume(run, changes={"validation": 0.5})
 
 
@@ -201,7 +201,7 @@ def test_val_is_the_validation_set_where_there_is_a_test_set_too(
     train(settings, tmp_path / "run", display=Lines())
     printed = " ".join(capsys.readouterr().out.split())
     assert "on the validation images (val/), on which the best weights are chosen" in printed
-    with pytest.raises(UserError, match=r"validation: can't be combined with data that has"):
+    with refusal("val", field="validation"):
         load(of_photographs(tmp_path / "images", validation=0.1), CPU)
 
 
@@ -227,7 +227,7 @@ def test_test_files_are_not_opened_before_the_end(tmp_path: Path) -> None:
     folder = photographs(tmp_path / "images", "train", "test")
     for path in (folder / "test").rglob("*.png"):
         path.write_bytes(b"damaged")
-    with pytest.raises(UserError, match="images are damaged"):
+    with refusal("images are damaged"):
         train(of_photographs(folder, validation=0.25), tmp_path / "run")
     tests = [row for row in rows(tmp_path / "run") if row["kind"] == "test"]
     assert len(tests) == 1
@@ -236,7 +236,7 @@ def test_test_files_are_not_opened_before_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.001, 0.999])
 def test_a_share_that_leaves_no_images_on_one_side_is_refused(share: float) -> None:
-    with pytest.raises(UserError, match="expected a share that leaves images on both sides"):
+    with refusal(share, "96", field="validation"):
         load(small(validation=share), CPU)
 
 
