@@ -436,7 +436,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     ),
     (npz(images=None), "train.npz: expected arrays images and labels, got no images"),
     (npz(labels=np.arange(7)), "data: train.npz: expected 4 integer labels, got int64 [7]"),
-    (npz(labels=np.full(4, -1)), "data: .: expected labels from 0 to 99,999, got -1 to -1"),
+    (npz(labels=np.full(4, -1)), "data: *.npz: expected labels from 0 to 99,999, got -1 to -1"),
     (
         npz(images=np.zeros((4, 0, 9, 3), np.uint8)),
         "data: train.npz: expected images with pixels, got shape [4, 0, 9, 3]",
@@ -453,10 +453,10 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         npz(classes=np.array("cat")),
         "data: train.npz: expected classes as a list of names, got shape []",
     ),
-    (npz(classes=np.array(["cat"])), "data: .: expected a name for each of 3 classes, got 1"),
+    (npz(classes=np.array(["cat"])), "data: *.npz: expected a name for each of 3 classes, got 1"),
     (
         npz(images=np.zeros((4, 9, 8, 3), np.uint8)),
-        "data: .: expected test images of the size of the training images, [3, 9, 8], got "
+        "data: *.npz: expected test images of the size of the training images, [3, 9, 8], got "
         "[3, 9, 9]",
     ),
 ]

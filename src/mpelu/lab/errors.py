@@ -69,7 +69,9 @@ def choose(
     close = closest(value, names)
     if close:
         message += f"; did you mean {close!r}?"
-    if len(names) <= _LISTED:
+    if not names:
+        message += "; there is none"
+    elif len(names) <= _LISTED:
         message += f"{'' if close else ';'} {'C' if close else 'c'}hoose {listed(names)}"
     raise UserError(f"{message} ({hint})" if hint else message, field=field)
 

@@ -14,6 +14,7 @@ from torch import nn
 import mpelu
 from mpelu.activations.parametric import SReLU
 from mpelu.diagnosis import diagnose
+from mpelu.lab.errors import UserError
 from mpelu.lab.inspecting import LayerStatistics, activation_statistics, observing
 
 
@@ -354,3 +355,8 @@ def test_layers_that_return_another_output_unchanged_have_no_row_unless_named() 
     (row,) = activation_statistics(model, data, layers=["2.around"])
     assert row.name == "2.around"
     assert "1" in [row.name for row in activation_statistics(model.train(), data)]
+
+
+def test_a_model_without_modules_in_it_has_no_layer_to_name() -> None:
+    with pytest.raises(UserError, match="unknown module '1'; there is none"):
+        activation_statistics(nn.ReLU(), torch.randn(4, 3), layers=["1"])

@@ -43,7 +43,7 @@ def read_npz(info: DataSetInfo, data_dir: Path | None) -> Splits:
     assert data_dir is not None
     train, classes = _read_file(data_dir / "train.npz")
     test, _ = _read_file(data_dir / "test.npz")
-    return _splits(str(data_dir), train, test, classes)
+    return _splits(str(data_dir / "*.npz"), train, test, classes)
 
 
 def read_reference(info: DataSetInfo, data_dir: Path | None) -> Splits:
