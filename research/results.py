@@ -25,7 +25,9 @@ from research.kept import KEPT, KeptStudy, read
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-STUDIES = ("pilot", "bn", "no-bn", "advice", "anchor")
+STUDIES = ("pilot", "bn", "no-bn", "advice", "anchor", "limits")
+WITHOUT_FIGURE = ("pilot", "limits")
+"""Studies that compare nothing."""
 COST = ROOT / "benchmarks" / "results" / "network.json"
 MAIN = {
     "bn": "ResNet-20 of width 8, batch norm",
@@ -179,9 +181,9 @@ def page() -> str:
 
 
 def draw() -> None:
-    """All summary."""
+    """Draws the figure of each study."""
     for name, kept in kept_studies().items():
-        if name == "pilot":  # too many settings for curves
+        if name in WITHOUT_FIGURE:
             continue
         summary.figure(kept).savefig(RESULTS / f"{name}.png", dpi=110)
         if name == "advice":

@@ -131,7 +131,7 @@ class PendingMPELU(LazyMPELU):
             return
         super()._infer_parameters(module, args, kwargs)
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         pattern = re.compile(re.escape(prefix) + r"widths\.(\d+)\.(?:alpha|slope)")
         found = [match for key in state_dict if (match := pattern.fullmatch(key))]
         if found:
@@ -139,8 +139,10 @@ class PendingMPELU(LazyMPELU):
             for match in found:
                 width = match[1]
                 grown.widths[width] = _made(grown, int(width), grown.dim or 1)
-        nn.Module._load_from_state_dict(self, state_dict, prefix, *rest)
-        if not found and self.dim_is_given and not self.has_uninitialized_params():
+            nn.Module._load_from_state_dict(self, state_dict, prefix, *rest)
+            return
+        MPELU._load_from_state_dict(self, state_dict, prefix, *rest)
+        if self.dim_is_given and not self.has_uninitialized_params():
             self.num_parameters = self._first.numel()
             self._forget_hooks()
             self.__class__ = MPELU  # type: ignore[assignment]

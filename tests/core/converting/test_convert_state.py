@@ -153,3 +153,14 @@ def test_copies_and_pickles() -> None:
     copied = copy.deepcopy(waiting).eval()
     copied.load_state_dict(model.state_dict())
     assert_close(copied(x), model(x))
+
+
+@pytest.mark.parametrize("start", [{"alpha": 1.0}, {"slope": 1.0}])
+def test_parameters_in_the_other_coordinates_load_without_inputs(start: dict[str, Any]) -> None:
+    x = torch.randn(3, 4)
+    given: dict[str, Any] = {"alpha": 0.5} if "slope" in start else {"slope": 0.5}
+    trained = nn.Sequential(nn.Linear(4, 6), MPELU(6, **given))
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
+    mpelu.convert(model, **start)
+    model.load_state_dict(trained.state_dict())
+    assert_close(model(x), trained(x))
