@@ -102,8 +102,8 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
 """Study C: what changes, in words, and the change. In (A) alpha and beta start at 1, with 5 times
 the learning rate and the same weight decay as the weights."""
 _OWN_RATES: dict[str, tuple[float, float]] = {"shared": (0.1, 5.0), "design-b": (0.1, 0.0005)}
-"""Learning rate, and its factor for alpha and beta, of the changes that diverge with those of (A):
-the best ones in the pilot."""
+"""Learning rate, and its factor for alpha and beta, of the changes that don't train with those of
+(A): the best ones in the pilot."""
 _TRIED_RATES = (
     ("shared", 5.0, (0.05, 0.1, 0.2)),
     ("design-b", 5.0, (0.05, 0.1, 0.2)),
@@ -113,7 +113,7 @@ _TRIED_RATES = (
     ("design-b", 0.0005, (0.1, 0.2, 0.4)),  # 5 / 98^2: like 5 at alpha = 1
 )
 """What the pilot tries for them: the factor of the learning rate for alpha and beta, which the
-paper tuned for (B) and doesn't report, and learning rates."""
+paper doesn't give for (B), and learning rates."""
 
 
 def normalized() -> Study:
