@@ -1,11 +1,11 @@
-"""Studies F and G: the coordinates in which MPELU is trained.
+"""Studies G and H: the coordinates in which MPELU is trained.
 
-    mpelu reproduce research.coordinates:limits --data-dir DATA    # study F
-    mpelu reproduce research.coordinates:grid --data-dir DATA      # study G
+    mpelu reproduce research.coordinates:limits --data-dir DATA    # study G
+    mpelu reproduce research.coordinates:grid --data-dir DATA      # study H
 
 MPELU has two pairs of parameters for the same functions: the paper's alpha and beta, and slope and
-rate. Study F asks whether networks that start at the paper's limits, PReLU and the identity, learn.
-Study G trains both pairs from four starts, over learning rates and factors, with and without batch
+rate. Study G asks whether networks that start at the paper's limits, PReLU and the identity, learn.
+Study H trains both pairs from four starts, over learning rates and factors, with and without batch
 normalization. The networks are those of studies A and B.
 
     python -m research.coordinates    # docs/coordinates.png: how far one step moves the function
@@ -63,7 +63,7 @@ def identity(channels: int) -> MPELU:
 
 
 def limits() -> Study:
-    """Study F: MPELU ResNet (B), and MPELU that starts as PReLU everywhere, in slope and rate."""
+    """Study G: MPELU ResNet (B), and MPELU that starts as PReLU everywhere, in slope and rate."""
     return Study(
         name="study-limits",
         title="Networks that start at the limits of MPELU",
@@ -95,7 +95,7 @@ _LIMITS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def grid() -> Study:
-    """Study G: both coordinates, four starts, learning rates and factors, two networks."""
+    """Study H: both coordinates, four starts, learning rates and factors, two networks."""
     return Study(
         name="study-grid",
         title="Coordinates of MPELU over learning rates, factors and starts",
