@@ -58,6 +58,7 @@ bench: $(LAB)
 	$(BIN)/python benchmarks/activation.py
 	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/network.py --compiled --threads 2
+	$(BIN)/python benchmarks/coordinates.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/roofline.py --inductor
 	$(BIN)/python benchmarks/initialization.py

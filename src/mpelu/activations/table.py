@@ -170,12 +170,12 @@ def _mpelu(
     dim: int = 1,
 ) -> nn.Module:
     """Builds an MPELU that starts at the function of alpha and beta, in either coordinates."""
-    from mpelu.modules import MPELU
+    from mpelu.modules import MIN_BETA, MPELU
 
     placed: dict[str, Any] = {} if dim == 1 else {"dim": dim}
-    if coordinates == "slope":
+    if coordinates == "slope" and beta >= MIN_BETA:  # a lower one is refused below
         return MPELU(channels, slope=alpha * beta, rate=beta, **placed)
-    if coordinates != "paper":
+    if coordinates not in ("paper", "slope"):
         raise ValueError(f"coordinates: expected 'paper' or 'slope', got {coordinates!r}")
     return MPELU(channels, alpha, beta, **placed)
 

@@ -258,10 +258,15 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.option_strings and action.choices is not None:
-            choose(action.dest, value, action.choices)
-        else:
+        if action.choices is None or isinstance(action, argparse._SubParsersAction):
             super()._check_value(action, value)
+            return
+        try:
+            choose(action.dest, value, action.choices)
+        except UserError as error:
+            if action.option_strings:
+                raise
+            raise UserError(error.message) from None  # what has no flag to name
 
 
 def _path(text: str) -> Path:

@@ -124,6 +124,12 @@ def test_networks_of_the_paper_start_at_the_same_function(name: str) -> None:
     assert_close(restored(images), paper(images), rtol=1e-4, atol=1e-4)
 
 
+def test_a_beta_that_is_too_small_is_refused_in_either_coordinates() -> None:
+    for coordinates in ("paper", "slope"):
+        with pytest.raises(ValueError, match="expected beta >= 1e-06, got 0"):
+            models.create("resnet-8", activation="mpelu", beta=0.0, coordinates=coordinates)
+
+
 def test_diagnosis_reads_it() -> None:
     model = nn.Sequential(
         nn.Linear(8, 32), MPELU.prelu(32, dim=-1), nn.Linear(32, 32), MPELU(32, slope=1.0, rate=0.5)
