@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 import mpelu
@@ -314,3 +315,14 @@ def test_module_to_half_precision(backend: str) -> None:
     y.float().sum().backward()
     assert module.alpha.grad is not None
     assert y.dtype == module.alpha.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("norm", [nn.Identity(), nn.BatchNorm1d(4)])
+def test_mpelu_is_prelu_inside_elu(norm: nn.Module) -> None:
+    """Equations 1 and 2 of the paper, with one alpha and beta for all channels."""
+    alpha, beta = 0.7, 1.9
+    norm = norm.double()
+    x = torch.randn(64, 4, dtype=torch.float64)
+    inside = F.prelu(norm(x), torch.tensor([beta], dtype=torch.float64))
+    found = mpelu.MPELU(alpha=alpha, beta=beta, dtype=torch.float64)(norm(x))
+    assert_close(found, F.elu(inside, alpha))
